@@ -1,0 +1,12 @@
+"""The Pulumi program: the stack's settings become a platform with its jobs."""
+
+import pulumi
+
+from eks_fsdp.components.configuration import load_settings, refusals_as_run_errors
+from eks_fsdp.components.platform import TrainingPlatform, TrainingPlatformArgs
+from eks_fsdp.spec.names import PROGRAM_NAME
+
+with refusals_as_run_errors():
+    arguments = TrainingPlatformArgs(settings=load_settings(), stack=pulumi.get_stack())
+    for name, value in TrainingPlatform(PROGRAM_NAME, arguments).outputs.items():
+        pulumi.export(name, value)

@@ -1,0 +1,142 @@
+"""One job: submitted in a stack of its own beside the platform's, watched, recorded."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from eks_fsdp.spec.base import SettingsError
+from eks_fsdp.spec.records import RunRecord
+from eks_fsdp.spec.settings import JobSettings
+
+from . import runfolder
+from .errors import UserError
+from .kube import ApiError
+from .live import console, live_line, progress_text, restarts_text
+from .stack import Engine, find_checkout, open_platform, with_settings
+from .sweep import GONE_SECONDS, gpus_of, resource_of, separate_checkpoints
+from .tracker import Asked
+from .watch import Limits, Watch, wait_until_gone
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """What the user asked for."""
+
+    stack: str
+    job: str | None = None
+    nodes: int | None = None
+    steps: int | None = None
+    changes: Sequence[str] = ()
+    """``KEY=VALUE``, the key dotted from the job's settings down."""
+    out: Path | None = None
+    detach: bool = False
+    limits: Limits = field(default_factory=Limits)
+
+
+def run_stack(platform: str, identity: str) -> str:
+    """Name of the stack of one run."""
+    return f"{platform}-run-{identity}"
+
+
+def changed_job(template: JobSettings, request: RunRequest, identity: str) -> JobSettings:
+    """The template with the request's changes. Raises `UserError`."""
+    value: dict[str, Any] = {**template.model_dump(), "run": identity}
+    separate_checkpoints(value["trainer"], identity)
+    pairs = [split_change(change) for change in request.changes]
+    if request.nodes is not None:
+        pairs.append(("nodes", request.nodes))
+    if request.steps is not None:
+        pairs.append(("trainer.steps", request.steps))
+    for key, new in pairs:
+        *path, last = key.split(".")
+        at = value
+        for part in path:
+            nested = at.setdefault(part, {})
+            if not isinstance(nested, dict):
+                raise UserError(f"--set {key}: {part!r} has no settings below it")
+            at = nested
+        at[last] = new
+    try:
+        return JobSettings.parse(value, root="job")
+    except SettingsError as error:
+        raise UserError(str(error)) from None
+
+
+def split_change(text: str) -> tuple[str, object]:
+    """``trainer.seed=1`` as its key and value (JSON, else text). Raises `UserError`."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UserError(f"--set {text!r}: accepted: KEY=VALUE, such as trainer.seed=1")
+    try:
+        return key, json.loads(value)
+    except ValueError:
+        return key, value
+
+
+def run_job(request: RunRequest) -> RunRecord | None:
+    """Submit, watch, record, clean up. None where the run was left to itself. Raises `UserError`."""
+    identity = f"r{secrets.token_hex(3)}"
+    out = request.out or runfolder.default_folder("run", request.stack)
+    out.mkdir(parents=True, exist_ok=True)
+    engine = Engine(find_checkout(), (out / "pulumi").resolve())
+    stack = run_stack(request.stack, identity)
+    with live_line(f"Stack {request.stack}"):
+        platform = open_platform(request.stack, engine)
+        name, template = platform.template(request.job)
+        settings = changed_job(template, request, identity)
+        kubeconfig = engine.folder / "kubeconfig"
+        try:
+            whole = platform.with_jobs(str(kubeconfig), {name: settings})
+        except SettingsError as error:
+            raise UserError(str(error)) from None
+        runfolder.write_kubeconfig(kubeconfig, platform.kubeconfig)
+        cluster = platform.cluster()
+    resource = None
+    try:
+        with live_line(f"{name} on {settings.nodes} node{'s' if settings.nodes > 1 else ''}") as show:
+            engine.on_step = lambda text: show(f"submitting  {text}")
+            outputs = engine.up(stack, with_settings(platform.content, whole), create=True)
+            resource = resource_of(outputs, name)
+            if request.detach:
+                console.print(f"Submitted [bold]{resource}[/]: eks-fsdp logs -f {resource}, eks-fsdp stop {resource}")
+                return None
+            asked = Asked(
+                job=resource,
+                run=identity,
+                nodes=settings.nodes,
+                gpus_per_node=gpus_of(platform.settings, settings),
+                settings=settings,
+            )
+            record = Watch(
+                cluster,
+                platform.namespace,
+                asked,
+                limits=request.limits,
+                on_progress=lambda progress: show(progress_text(progress)),
+                log_folder=out / "logs",
+            ).run()
+        runfolder.write_text(out / "record.json", json.dumps(record.model_dump(), indent=1) + "\n")
+    finally:
+        if not (request.detach and resource):
+            with live_line("Cleaning up") as show:
+                engine.on_step = show
+                try:
+                    if resource:
+                        cluster.delete_job(platform.namespace, resource)
+                        wait_until_gone(cluster, platform.namespace, resource, GONE_SECONDS)
+                    engine.down(stack)
+                except (ApiError, UserError) as error:
+                    console.print(f"[yellow]left behind:[/] stack {stack}: {error}", soft_wrap=True)
+    told = restarts_text(record.restarts)
+    style = "green" if record.condition == "Succeeded" else "red"
+    tail = "; ".join(filter(None, (record.message, f"restarts: {told}" if told else "")))
+    console.print(Text.assemble((record.condition, style), f"  {tail}" if tail else ""), soft_wrap=True)
+    console.print(f"Record and logs: {out}")
+    return record

@@ -1,0 +1,289 @@
+"""Look at a cluster's nodes, jobs and logs, and end a job: through the Kubernetes API alone."""
+
+from __future__ import annotations
+
+import queue
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from eks_fsdp.spec.names import (
+    EFA_RESOURCE,
+    GPU_GROUP_LABEL,
+    GPU_RESOURCE,
+    INSTANCE_TYPE_LABEL,
+    JOB_LABEL,
+    NODE_GROUP_LABEL,
+    RUN_LABEL,
+    SIMULATED_LABEL,
+)
+
+from . import objects
+from .errors import UserError
+from .kube import ApiError, Cluster, Object
+from .live import console, live_line
+from .logs import Cursor, PodFollower, read_log
+from .run import run_stack
+from .runfolder import seconds_text
+from .stack import Engine, Platform, cluster_without_stack, find_checkout, open_platform
+from .sweep import GONE_SECONDS
+from .tracker import RowError, parse_row
+from .watch import wait_until_gone
+
+DEFAULT_NAMESPACE = "training"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A cluster, a namespace, and the platform's stack where there is one."""
+
+    cluster: Cluster
+    namespace: str
+    platform: Platform | None
+    engine: Engine | None
+
+
+@contextmanager
+def place(stack: str | None, namespace: str | None) -> Iterator[Place]:
+    """The cluster of the stack, else of KUBECONFIG. Raises `UserError`."""
+    if stack is None:
+        yield Place(cluster_without_stack(), namespace or DEFAULT_NAMESPACE, None, None)
+        return
+    with tempfile.TemporaryDirectory(prefix="eks-fsdp-") as folder:
+        engine = Engine(find_checkout(), Path(folder))
+        platform = open_platform(stack, engine)
+        yield Place(platform.cluster(), namespace or platform.namespace, platform, engine)
+
+
+def find_job(at: Place, name: str | None) -> Object:
+    """A PyTorchJob by its own name or by its job's; the newest where several match. Raises `UserError`."""
+    jobs = at.cluster.jobs(at.namespace)
+    found = [
+        job
+        for job in jobs
+        if name is None or objects.name_of(job) == name or objects.labels_of(job).get(JOB_LABEL) == name
+    ]
+    if not found:
+        known = ", ".join(objects.name_of(job) for job in jobs) or "none"
+        what = f"no job {name!r}" if name else "no job"
+        raise UserError(f"{what} in namespace {at.namespace!r}; there: {known}")
+    return found[-1]
+
+
+def show_status(stack: str | None, namespace: str | None) -> None:
+    """Print nodes, jobs and why pods wait. Raises `UserError`."""
+    with place(stack, namespace) as at:
+        _print_nodes(at)
+        _print_jobs(at)
+
+
+def _print_nodes(at: Place) -> None:
+    expected: dict[str, int] = {}
+    if at.platform is not None:
+        for group in at.platform.outputs.get("gpu_node_groups") or []:
+            expected[str(group["name"])] = int(group["desired"])
+    groups: dict[tuple[str, str], list[Object]] = {}
+    for node in at.cluster.nodes():
+        labels = objects.labels_of(node)
+        group_name = labels.get(GPU_GROUP_LABEL) or labels.get(NODE_GROUP_LABEL, "–")
+        groups.setdefault((group_name, labels.get(INSTANCE_TYPE_LABEL, "–")), []).append(node)
+    for name, count in expected.items():
+        if count and not any(group_name == name for group_name, _ in groups):
+            groups[name, "–"] = []
+    shown = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for heading in ("Node group", "Instance type", "Ready", "Expected", "GPUs", "EFA", ""):
+        left = heading in ("Node group", "Instance type", "")
+        shown.add_column(heading, justify="left" if left else "right", overflow="fold")
+    for (name, kind), nodes in sorted(groups.items()):
+        ready = sum(objects.is_ready(node) for node in nodes)
+        wanted = expected.get(name, len(nodes))
+        simulated = any(objects.labels_of(node).get(SIMULATED_LABEL) == "true" for node in nodes)
+        style = "green" if ready == wanted else "yellow"
+        shown.add_row(
+            name,
+            kind,
+            Text(str(ready), style),
+            str(wanted),
+            str(_allocatable(nodes, GPU_RESOURCE)),
+            str(_allocatable(nodes, EFA_RESOURCE)),
+            Text("simulated", "dim") if simulated else "",
+        )
+    console.print(shown)
+
+
+def _allocatable(nodes: list[Object], resource: str) -> int:
+    return sum(int(node.get("status", {}).get("allocatable", {}).get(resource, 0)) for node in nodes)
+
+
+def _print_jobs(at: Place) -> None:
+    jobs = at.cluster.jobs(at.namespace)
+    if not jobs:
+        console.print(f"No jobs in namespace {at.namespace}.")
+        return
+    shown = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for heading in ("Job", "Phase", "Pods", "Restarts", "Age"):
+        shown.add_column(heading, justify="left" if heading in ("Job", "Phase") else "right")
+    reasons: list[str] = []
+    for job in jobs:
+        name = objects.name_of(job)
+        pods = at.cluster.pods(at.namespace, name)
+        waiting = [] if objects.job_end(job) else [pod for pod in pods if objects.waiting_reason(pod)]
+        events = at.cluster.events(at.namespace, *(objects.name_of(pod) for pod in waiting)) if waiting else []
+        reasons += [f"{objects.name_of(pod)}: {objects.waiting_reason(pod, events)}" for pod in waiting]
+        phase = objects.job_phase(job)
+        colour = {"Succeeded": "green", "Running": "cyan", "Failed": "red"}.get(phase, "yellow")
+        running = sum(objects.phase_of(pod) in ("Running", "Succeeded") for pod in pods)
+        shown.add_row(
+            name,
+            Text(phase, colour),
+            f"{running}/{len(pods)}",
+            str(sum(objects.restart_count(pod) for pod in pods)),
+            seconds_text(time.time() - (objects.created_at(job) or time.time())),
+        )
+    console.print(shown)
+    for reason in reasons:
+        console.print(Text.assemble(("waits  ", "yellow"), reason), soft_wrap=True)
+
+
+def show_logs(stack: str | None, namespace: str | None, job: str | None, *, follow: bool, every: bool) -> None:
+    """Print logs: the leader's (the pods that print rows), or with ``every`` all pods'. Raises `UserError`."""
+    with place(stack, namespace) as at:
+        name = objects.name_of(find_job(at, job))
+        if follow:
+            _follow(at, name, every=every)
+            return
+        pods = sorted(at.cluster.pods(at.namespace, name), key=objects.replica_of)
+        texts = {objects.name_of(pod): _whole_log(at, pod) for pod in pods if objects.container_has_started(pod)}
+        if not texts:
+            waiting = [f"{objects.name_of(p)}: {objects.waiting_reason(p)}" for p in pods if objects.waiting_reason(p)]
+            raise UserError(f"job {name} has no log yet; " + ("; ".join(waiting) or "it has no pods"))
+        leaders = [pod for pod, lines in texts.items() if any(map(is_row, lines))] or list(texts)[:1]
+        for pod, lines in texts.items():
+            if every or pod in leaders:
+                for line in lines:
+                    _say(pod if every else None, line)
+
+
+def _whole_log(at: Place, pod: Object) -> list[str]:
+    name, cursor = objects.name_of(pod), Cursor()
+    lines: list[str] = []
+    if objects.restart_count(pod):
+        try:
+            lines += read_log(at.cluster, at.namespace, name, cursor, previous=True)
+        except ApiError as error:
+            if error.status not in (400, 404):
+                raise
+    lines += read_log(at.cluster, at.namespace, name, cursor)
+    return lines
+
+
+class LeaderFilter:
+    """Lets through the lines of pods that print rows; what others said before the first row waits for it."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, list[str]] = {}
+        self._leaders: set[str] = set()
+
+    def take(self, pod: str, line: str) -> list[str]:
+        """The lines that may now be shown."""
+        if pod in self._leaders:
+            return [line]
+        self._held.setdefault(pod, []).append(line)
+        if not is_row(line):
+            return []
+        self._leaders.add(pod)
+        return self._held.pop(pod)
+
+    def rest(self) -> list[str]:
+        """Where no pod ever led: the lines of the first that said anything."""
+        return [] if self._leaders or not self._held else self._held[min(self._held)]
+
+
+def _follow(at: Place, name: str, *, every: bool) -> None:
+    lines: queue.Queue[tuple[str, str]] = queue.Queue()
+    followers: dict[str, PodFollower] = {}
+    leader = LeaderFilter()
+    told: set[str] = set()
+    over_since: float | None = None
+    try:
+        while True:
+            job = at.cluster.job(at.namespace, name)
+            pods = at.cluster.pods(at.namespace, name)
+            for pod in pods:
+                uid = objects.uid_of(pod)
+                if uid not in followers:
+                    emit = lambda pod_name, _, line: lines.put((pod_name, line))  # noqa: E731
+                    followers[uid] = PodFollower(at.cluster, at.namespace, pod, emit)
+                    followers[uid].start()
+                reason = objects.waiting_reason(pod)
+                if (
+                    reason
+                    and reason not in told
+                    and objects.phase_of(pod) == "Pending"
+                    and objects.node_of(pod) is None
+                ):
+                    told.add(reason)
+                    console.print(Text(f"{objects.name_of(pod)} waits: {reason}", "yellow"), soft_wrap=True)
+            deadline = time.monotonic() + 1
+            while (left := deadline - time.monotonic()) > 0:
+                try:
+                    pod_name, line = lines.get(timeout=left)
+                except queue.Empty:
+                    break
+                for shown in [line] if every else leader.take(pod_name, line):
+                    _say(pod_name if every else None, shown)
+            if job is None or objects.job_end(job):
+                over_since = over_since or time.monotonic()
+                idle = lines.empty() and not any(f.is_alive() for f in followers.values())
+                if idle or time.monotonic() - over_since > 15:
+                    break
+    finally:
+        for follower in followers.values():
+            follower.halt()
+    for line in leader.rest():
+        _say(None, line)
+    if job is not None and (ended := objects.job_end(job)):
+        console.print(
+            Text(f"{name}: {ended[0]}. {ended[1]}", "green" if ended[0] == "Succeeded" else "red"), soft_wrap=True
+        )
+
+
+def is_row(line: str) -> bool:
+    """Whether a line is one of rank 0's rows."""
+    try:
+        return parse_row(line) is not None
+    except RowError:
+        return False
+
+
+def _say(pod: str | None, line: str) -> None:
+    console.print(Text.assemble((f"{pod}  ", "cyan") if pod else "", line), soft_wrap=True)
+
+
+def stop_job(stack: str | None, namespace: str | None, job: str) -> None:
+    """Delete a job and wait for its pods to go; a stack that the launcher made for it goes too. Raises `UserError`."""
+    with place(stack, namespace) as at:
+        found = find_job(at, job)
+        name, run = objects.name_of(found), objects.labels_of(found).get(RUN_LABEL)
+        with live_line(f"Stopping {name}"):
+            at.cluster.delete_job(at.namespace, name)
+            wait_until_gone(at.cluster, at.namespace, name, GONE_SECONDS)
+            if at.platform is not None and at.engine is not None and run:
+                own = run_stack(at.platform.stack, run)
+                if at.engine.exists(own):
+                    at.engine.stage(own, {"config": {}, **_secrets(at.platform)})
+                    at.engine.down(own)
+        console.print(f"Stopped [bold]{name}[/].")
+
+
+def _secrets(platform: Platform) -> dict[str, object]:
+    from .stack import KEEP_SECRETS
+
+    return {key: platform.content[key] for key in KEEP_SECRETS if key in platform.content}

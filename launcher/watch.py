@@ -1,0 +1,158 @@
+"""Watch one PyTorchJob to its end: progress as it comes, a limit on every wait, and a run record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from eks_fsdp.spec.records import RunRecord
+
+from . import objects
+from .errors import WaitError
+from .kube import UNREACHABLE_SECONDS, ApiError, Cluster
+from .logs import PodFollower
+from .tracker import Asked, Progress, Tracker
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Seconds after which a wait is given up and the job stopped."""
+
+    pending: float = 900.0
+    """From the job's creation, or its pods' disappearance, until all its pods run."""
+    silent: float = 900.0
+    """Without a new row while all pods run: loading, compiling or a step that takes longer is a hang."""
+    unreachable: float = UNREACHABLE_SECONDS
+    """Without an answer from the API server."""
+    drain: float = 15.0
+    """For the logs' ends, after the job's own."""
+
+
+class Watch:
+    """Watches one job; `run` returns when it has ended or a limit was reached."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        namespace: str,
+        asked: Asked,
+        *,
+        limits: Limits = Limits(),
+        on_progress: Callable[[Progress], None] = lambda progress: None,
+        log_folder: Path | None = None,
+        poll_seconds: float = 1.0,
+    ) -> None:
+        self.tracker = Tracker(asked)
+        self._cluster = cluster
+        self._namespace = namespace
+        self._asked = asked
+        self._limits = limits
+        self._on_progress = on_progress
+        self._folder = log_folder
+        if log_folder is not None:
+            log_folder.mkdir(parents=True, exist_ok=True)
+        self._poll = poll_seconds
+        self._followers: list[PodFollower] = []
+        self._last_answer = self._last_row = self._last_complete = time.monotonic()
+        self._no_pods: str | None = None
+
+    def run(self) -> RunRecord:
+        """Watch to the end. A job over a limit is deleted, with the reason in the record's message."""
+        self._last_answer = self._last_row = self._last_complete = time.monotonic()
+        try:
+            while not self.tracker.ended:
+                self._look()
+                self._on_progress(self.tracker.progress(time.time(), self._no_pods))
+                if not self.tracker.ended:
+                    self._enforce_limits()
+                    time.sleep(self._poll)
+            self._drain()
+        finally:
+            for follower in self._followers:
+                follower.halt()
+        self._on_progress(self.tracker.progress(time.time()))
+        return self.tracker.record()
+
+    def _look(self) -> None:
+        tracker, now = self.tracker, time.time()
+        try:
+            pods = self._cluster.pods(self._namespace, self._asked.job)
+            new = tracker.see_pods(pods, lambda names: self._cluster.events(self._namespace, *names), now)
+            for node in tracker.nodes:
+                if not tracker.labels.get(node):
+                    tracker.see_node(node, self._cluster.node_labels(node))
+            job = self._cluster.job(self._namespace, self._asked.job)
+            if not pods:
+                self._no_pods = self._why_no_pods() if job else f"PyTorchJob {self._asked.job} does not exist"
+            tracker.see_job(job, now)
+        except ApiError as error:
+            silent = time.monotonic() - self._last_answer
+            tracker.trouble = f"{error} (for {silent:.0f} s)"
+            if silent > self._limits.unreachable:
+                raise WaitError(
+                    f"waited {silent:.0f} s for the API server while watching job {self._asked.job}: {error}"
+                ) from None
+            return
+        self._last_answer = time.monotonic()
+        complete = tracker.progress(now).running >= self._asked.nodes
+        if complete:
+            self._last_complete = time.monotonic()
+        else:
+            self._last_row = time.monotonic()
+        for pod in new:
+            follower = PodFollower(self._cluster, self._namespace, pod, self._take)
+            follower.start()
+            self._followers.append(follower)
+
+    def _why_no_pods(self) -> str:
+        events = self._cluster.events(self._namespace, self._asked.job)
+        warnings = [event for event in events if event.get("type") == "Warning"]
+        if warnings:
+            return f"{warnings[-1].get('reason')}: {warnings[-1].get('message')}"
+        return "the training operator has made no pods yet"
+
+    def _take(self, pod: str, uid: str, line: str) -> None:
+        if self._folder is not None:
+            with (self._folder / f"{pod}-{uid[:8]}.log").open("a") as file:
+                file.write(line + "\n")
+        if self.tracker.see_line(pod, uid, line) is not None:
+            self._last_row = time.monotonic()
+
+    def _enforce_limits(self) -> None:
+        now = time.monotonic()
+        pending, silent = now - self._last_complete, now - self._last_row
+        if pending > self._limits.pending:
+            why = self.tracker.progress(time.time(), self._no_pods).reason or "not all pods run"
+            self.stop(f"pending for more than {self._limits.pending:.0f} s: {why}")
+        elif silent > self._limits.silent:
+            step = self.tracker.progress(time.time()).step
+            self.stop(f"no row for more than {self._limits.silent:.0f} s after step {step}")
+
+    def stop(self, reason: str) -> None:
+        """Delete the job; ``reason`` goes into the record."""
+        try:
+            self._cluster.delete_job(self._namespace, self._asked.job)
+        except ApiError as error:
+            reason = f"{reason} (deleting it failed: {error})"
+        self.tracker.end("Stopped", reason, time.time())
+
+    def _drain(self) -> None:
+        # A job that was stopped takes its pods, and so their logs, with it.
+        stopped = self.tracker.condition == "Stopped"
+        deadline = time.monotonic() + min(self._limits.drain, 3.0 if stopped else self._limits.drain)
+        for follower in self._followers:
+            follower.join(max(0.0, deadline - time.monotonic()))
+        # A restart between the last look at the pods and the job's end is not to be missed.
+        self._look()
+
+
+def wait_until_gone(cluster: Cluster, namespace: str, job: str, limit: float) -> None:
+    """Wait for the last pod of a deleted job to be gone. Raises `WaitError` after ``limit`` seconds."""
+    deadline = time.monotonic() + limit
+    while pods := cluster.pods(namespace, job):
+        if time.monotonic() > deadline:
+            names = ", ".join(objects.name_of(pod) for pod in pods)
+            raise WaitError(f"waited {limit:.0f} s for the pods of the deleted job {job} to go; left: {names}")
+        time.sleep(0.5)

@@ -1,0 +1,109 @@
+"""The instance catalogue: what the program must know of each GPU instance type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstanceType:
+    """One EC2 instance type with GPUs. Counts and sizes are the API's (DescribeInstanceTypes)."""
+
+    name: str
+    gpu: str
+    """Product name of the GPU, e.g. ``H100``."""
+    gpus: int
+    gpu_memory_mib: int
+    """Memory of one GPU in MiB."""
+    efa_interfaces: int
+    """EfaInfo.MaximumEfaInterfaces; 0: no EFA."""
+    network_cards: int
+    """NetworkInfo.MaximumNetworkCards."""
+    interfaces_per_card: int
+    """Largest number of interfaces on one card."""
+    vcpus: int
+    memory_mib: int
+    nvme_gb: int
+    """Local NVMe in GB, all disks together."""
+    network_gbps: float
+    ebs_gbps: float
+    peak_bf16_tflops: float
+    """Dense bf16 peak of one GPU in TFLOPS, without sparsity."""
+
+    @property
+    def efa_on_first_card(self) -> bool:
+        """Whether network card 0 takes EFA interfaces. False for p6-b300, whose card 0 is for ordinary traffic."""
+        return self.efa_interfaces >= self.network_cards
+
+
+PEAK_BF16_TFLOPS: dict[str, float] = {
+    # NVIDIA's figures "with sparsity" are halved where no other is given.
+    "A100": 312.0,  # A100 datasheet, SXM: BFLOAT16 Tensor Core 312 | 624 with sparsity
+    "H100": 989.0,  # H100 datasheet, SXM: 1,979 with sparsity
+    "H200": 989.0,  # H200 datasheet, SXM: 1,979 with sparsity
+    "B200": 2250.0,  # HGX B200 (8 GPUs): 36 PFLOPS with sparsity
+    "B300": 2250.0,  # HGX B300 (8 GPUs): 36 PFLOPS with sparsity
+    "A10G": 70.0,  # A10G datasheet: 70 | 140 with sparsity (the A10, another card, has 125)
+    "L4": 121.0,  # L4 datasheet: 242 with sparsity
+    "L40S": 362.0,  # L40S datasheet: 362.05 | 733 with sparsity
+}
+"""Dense bf16 peak of one GPU in TFLOPS by product name, from the maker's datasheets."""
+
+
+def _type(
+    name: str,
+    gpu: tuple[int, str, int],
+    network: tuple[float, int, int, int],
+    host: tuple[int, int, int, float],
+) -> InstanceType:
+    """``gpu``: count, product, MiB each; ``network``: Gbps, EFA interfaces, cards, interfaces per card; ``host``: vCPUs,
+    memory in MiB, NVMe in GB, EBS in Gbps."""
+    return InstanceType(
+        name=name,
+        gpus=gpu[0],
+        gpu=gpu[1],
+        gpu_memory_mib=gpu[2],
+        network_gbps=network[0],
+        efa_interfaces=network[1],
+        network_cards=network[2],
+        interfaces_per_card=network[3],
+        vcpus=host[0],
+        memory_mib=host[1],
+        nvme_gb=host[2],
+        ebs_gbps=host[3],
+        peak_bf16_tflops=PEAK_BF16_TFLOPS[gpu[1]],
+    )
+
+
+# fmt: off
+INSTANCE_TYPES: dict[str, InstanceType] = {
+    t.name: t
+    for t in (
+        #                         GPUs                   Gbps EFA cards per card  vCPU       MiB   NVMe   EBS
+        _type("p4d.24xlarge",     (8, "A100", 40_960),    (400, 4, 4, 15),    (96, 1_179_648, 8000, 19)),
+        _type("p4de.24xlarge",    (8, "A100", 81_920),    (400, 4, 4, 15),    (96, 1_179_648, 8000, 19)),
+        _type("p5.4xlarge",       (1, "H100", 81_920),    (100, 1, 1, 4),     (16, 262_144, 3800, 10)),
+        _type("p5.48xlarge",      (8, "H100", 81_920),    (3200, 32, 32, 2),  (192, 2_097_152, 30400, 80)),
+        _type("p5e.48xlarge",     (8, "H200", 144_384),   (3200, 32, 32, 2),  (192, 2_097_152, 30400, 80)),
+        _type("p5en.48xlarge",    (8, "H200", 144_384),   (3200, 16, 16, 4),  (192, 2_097_152, 30400, 100)),
+        _type("p6-b200.48xlarge", (8, "B200", 183_359),   (3200, 8, 8, 4),    (192, 2_097_152, 30400, 100)),
+        _type("p6-b300.48xlarge", (8, "B300", 275_040),   (6400, 16, 17, 4),  (192, 4_194_304, 30400, 100)),
+        _type("g5.8xlarge",       (1, "A10G", 22_888),    (25, 1, 1, 8),      (32, 131_072, 900, 16)),
+        _type("g5.12xlarge",      (4, "A10G", 22_888),    (40, 1, 1, 15),     (48, 196_608, 3800, 16)),
+        _type("g5.16xlarge",      (1, "A10G", 22_888),    (25, 1, 1, 8),      (64, 262_144, 1900, 16)),
+        _type("g5.24xlarge",      (4, "A10G", 22_888),    (50, 1, 1, 15),     (96, 393_216, 3800, 19)),
+        _type("g5.48xlarge",      (8, "A10G", 22_888),    (100, 1, 1, 7),     (192, 786_432, 7600, 19)),
+        _type("g6.8xlarge",       (1, "L4", 22_888),      (25, 1, 1, 8),      (32, 131_072, 900, 16)),
+        _type("g6.12xlarge",      (4, "L4", 22_888),      (40, 1, 1, 8),      (48, 196_608, 3760, 20)),
+        _type("g6.16xlarge",      (1, "L4", 22_888),      (25, 1, 1, 15),     (64, 262_144, 1880, 20)),
+        _type("g6.24xlarge",      (4, "L4", 22_888),      (50, 1, 1, 15),     (96, 393_216, 3760, 30)),
+        _type("g6.48xlarge",      (8, "L4", 22_888),      (100, 1, 1, 15),    (192, 786_432, 7520, 60)),
+        _type("g6e.8xlarge",      (1, "L40S", 45_776),    (25, 1, 1, 8),      (32, 262_144, 900, 16)),
+        _type("g6e.12xlarge",     (4, "L40S", 45_776),    (100, 1, 1, 10),    (48, 393_216, 3800, 20)),
+        _type("g6e.16xlarge",     (1, "L40S", 45_776),    (35, 1, 1, 15),     (64, 524_288, 1900, 20)),
+        _type("g6e.24xlarge",     (4, "L40S", 45_776),    (200, 2, 2, 10),    (96, 786_432, 3800, 30)),
+        _type("g6e.48xlarge",     (8, "L40S", 45_776),    (400, 4, 4, 10),    (192, 1_572_864, 7600, 60)),
+    )
+}
+# fmt: on
+"""By name: the p4 to p6 types for training, and the sizes of g5, g6 and g6e that have EFA."""

@@ -1,0 +1,54 @@
+"""Names that several rooms must agree on: labels, taints, resources, environment, metric names."""
+
+from __future__ import annotations
+
+GPU_RESOURCE = "nvidia.com/gpu"
+EFA_RESOURCE = "vpc.amazonaws.com/efa"
+GPU_PRESENT_LABEL = "nvidia.com/gpu.present"
+EFA_PRESENT_LABEL = "vpc.amazonaws.com/efa.present"
+GPU_TAINT_KEY = "nvidia.com/gpu"
+
+INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
+NODE_GROUP_LABEL = "eks.amazonaws.com/nodegroup"
+GPU_GROUP_LABEL = "eksfsdp/gpu-group"
+ROLE_LABEL = "eksfsdp/role"
+SIMULATED_LABEL = "eksfsdp/simulated"
+"""On a node that no real machine stands behind. Charts of runs on such nodes say so."""
+
+JOB_LABEL = "eksfsdp/job"
+RUN_LABEL = "eksfsdp/run"
+SWEEP_LABEL = "eksfsdp/sweep"
+OPERATOR_JOB_NAME_LABEL = "training.kubeflow.org/job-name"
+OPERATOR_REPLICA_INDEX_LABEL = "training.kubeflow.org/replica-index"
+
+SYSTEM_NAMESPACE = "eks-fsdp-system"
+OPERATOR_NAMESPACE = "kubeflow"
+ETCD_SERVICE = "etcd"
+ETCD_CLIENT_PORT = 2379
+
+TRAINER_MODULE = "eks_fsdp.trainer"
+TRAINER_CONFIG_PATH = "/etc/eks-fsdp/trainer.json"
+CHECKPOINT_MOUNT = "/mnt/checkpoints"
+TRAINER_METRICS_PORT = 9100 + 900
+"""Port of the trainer's Prometheus endpoint on rank 0's pod."""
+TRAINER_METRICS: dict[str, tuple[str, str]] = {
+    "step": ("eksfsdp_trainer_step", "Optimizer steps that are done"),
+    "loss": ("eksfsdp_trainer_loss", "Mean loss over the tokens of the last global batch"),
+    "grad_norm": ("eksfsdp_trainer_grad_norm", "Global gradient norm before clipping"),
+    "learning_rate": ("eksfsdp_trainer_learning_rate", "Learning rate of the last step"),
+    "tokens": ("eksfsdp_trainer_step_tokens", "Label tokens of the last global batch"),
+    "step_seconds": ("eksfsdp_trainer_step_seconds", "Wall time of the last step on the slowest rank"),
+    "data_seconds": ("eksfsdp_trainer_data_seconds", "Of these, waiting for data on rank 0"),
+    "tokens_per_second": ("eksfsdp_trainer_tokens_per_second", "Tokens per second of all ranks in the last step"),
+    "mfu": ("eksfsdp_trainer_mfu_ratio", "Model FLOPs utilisation of the last step; absent on CPU"),
+    "peak_memory_bytes": ("eksfsdp_trainer_peak_memory_bytes", "Highest peak memory of any rank"),
+}
+"""Gauges of the trainer's endpoint by the field of `spec.records.StepRow` that they show: name and help text."""
+RENDEZVOUS_ETCD_V3 = "etcd-v3"
+RENDEZVOUS_C10D = "c10d"
+
+PROGRAM_NAME = "eks-fsdp"
+"""The Pulumi project, and so the namespace of every configuration key."""
+
+TAG_OWNER = "eksfsdp:owner"
+TAG_STACK = "eksfsdp:stack"

@@ -1,0 +1,16 @@
+"""The toolchain's binaries for every test that runs one, as the make targets set them up."""
+
+from __future__ import annotations
+
+import os
+
+from eks_fsdp.sandbox.toolchain import ToolchainError, toolchain_bin
+
+try:
+    folder = str(toolchain_bin())
+except ToolchainError:
+    # Unit tests do without; the others fail with the message that says how to set it up.
+    pass
+else:
+    os.environ.setdefault("EKS_FSDP_TOOLCHAIN", folder)
+    os.environ["PATH"] = os.pathsep.join([folder, os.environ["PATH"]])
