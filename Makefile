@@ -22,6 +22,7 @@ test: setup toolchain check ## Run every check and every test
 setup: $(STAMP) ## Make the virtual environment
 
 $(STAMP): requirements/all.txt pyproject.toml
+	@scripts/preflight "$(PYTHON)" "$(VENV)"
 	@scripts/setup-venv "$(PYTHON)" "$(VENV)"
 
 toolchain: setup ## Find or build the binaries that the sandbox runs

@@ -299,14 +299,17 @@ class Demo:
 
     def _how_to_go_on(self) -> None:
         me = "eks-fsdp"
+        # The virtual environment need not be active in the user's shell; `sandbox env` puts it on PATH.
+        first = shlex.quote(str(Path(sys.executable).with_name(me)))
+        folder = shlex.quote(str(self._folder))
         console.print(
             f"\nEverything stays up. In a shell at {self._checkout}:\n"
-            f'  eval "$({me} sandbox env --dir {self._folder})"\n'
+            f'  eval "$({first} sandbox env --dir {folder})"\n'
             f"  pulumi up -s {STACK}          # change stacks/Pulumi.{STACK}.yaml first, or see that nothing changes\n"
             f"  kubectl get nodes,pods -A\n"
             f"  {me} status -s {STACK}\n"
             f"  {me} run -s {STACK} --detach && {me} logs -f -s {STACK}\n"
-            f"  {me} sandbox down --dir {self._folder}",
+            f"  {me} sandbox down --dir {folder}",
             soft_wrap=True,
             markup=False,
         )

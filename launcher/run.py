@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -45,6 +46,11 @@ def run_stack(platform: str, identity: str) -> str:
     return f"{platform}-run-{identity}"
 
 
+def is_own_run(identity: str) -> bool:
+    """Whether a run was made by `run`, so that there is a stack of its name."""
+    return re.fullmatch(r"r[0-9a-f]{6}", identity) is not None
+
+
 def changed_job(template: JobSettings, request: RunRequest, identity: str) -> JobSettings:
     """The template with the request's changes. Raises `UserError`."""
     value: dict[str, Any] = {**template.model_dump(), "run": identity}
@@ -84,10 +90,10 @@ def run_job(request: RunRequest) -> RunRecord | None:
     """Submit, watch, record, clean up. None where the run was left to itself. Raises `UserError`."""
     identity = f"r{secrets.token_hex(3)}"
     out = request.out or runfolder.default_folder("run", request.stack)
-    out.mkdir(parents=True, exist_ok=True)
     engine = Engine(find_checkout(), (out / "pulumi").resolve())
     stack = run_stack(request.stack, identity)
-    with live_line(f"Stack {request.stack}"):
+    with runfolder.gone_if_refused(out), live_line(f"Stack {request.stack}"):
+        out.mkdir(parents=True, exist_ok=True)
         platform = open_platform(request.stack, engine)
         name, template = platform.template(request.job)
         settings = changed_job(template, request, identity)
@@ -105,7 +111,10 @@ def run_job(request: RunRequest) -> RunRecord | None:
             outputs = engine.up(stack, with_settings(platform.content, whole), create=True)
             resource = resource_of(outputs, name)
             if request.detach:
-                console.print(f"Submitted [bold]{resource}[/]: eks-fsdp logs -f {resource}, eks-fsdp stop {resource}")
+                # Without the stack's name `stop` would have to leave the run's own stack behind.
+                console.print(f"Submitted [bold]{resource}[/]. Go on with:", soft_wrap=True)
+                console.print(f"  eks-fsdp logs -f {resource} -s {request.stack}", soft_wrap=True)
+                console.print(f"  eks-fsdp stop {resource} -s {request.stack}", soft_wrap=True)
                 return None
             asked = Asked(
                 job=resource,

@@ -7,6 +7,8 @@ import math
 import os
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,6 +58,18 @@ def open_folder(out: Path, *, overwrite: bool) -> None:
         (out / RECORDS).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{out}: {error.strerror}") from None
+
+
+@contextmanager
+def gone_if_refused(out: Path) -> Iterator[None]:
+    """Where the block fails, a folder that was not there before it goes again: it would hold nothing of use."""
+    new = not out.exists()
+    try:
+        yield
+    except BaseException:
+        if new:
+            shutil.rmtree(out, ignore_errors=True)
+        raise
 
 
 def write_text(path: Path, text: str) -> None:

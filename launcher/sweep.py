@@ -125,9 +125,9 @@ class Sweep:
     def run(self) -> Path:
         """Sweep; returns the folder with the records. A point that fails does not end the sweep. Raises `UserError`."""
         checkout = find_checkout()
-        runfolder.open_folder(self.out, overwrite=self.request.overwrite)
         engine = Engine(checkout, (self.out / "pulumi").resolve())
-        with live_line(f"Stack {self.request.stack}"):
+        with runfolder.gone_if_refused(self.out), live_line(f"Stack {self.request.stack}"):
+            runfolder.open_folder(self.out, overwrite=self.request.overwrite)
             platform = open_platform(self.request.stack, engine)
             job, _ = platform.template(self.request.job)
             jobs = plan_jobs(platform, self.request, job, self.id)

@@ -30,7 +30,7 @@ from .errors import UserError
 from .kube import ApiError, Cluster, Object
 from .live import console, live_line
 from .logs import Cursor, PodFollower, read_log
-from .run import run_stack
+from .run import is_own_run, run_stack
 from .runfolder import seconds_text
 from .stack import Engine, Platform, cluster_without_stack, find_checkout, open_platform
 from .sweep import GONE_SECONDS
@@ -272,6 +272,8 @@ def stop_job(stack: str | None, namespace: str | None, job: str) -> None:
     with place(stack, namespace) as at:
         found = find_job(at, job)
         name, run = objects.name_of(found), objects.labels_of(found).get(RUN_LABEL)
+        if at.platform is None and run and is_own_run(run):
+            raise UserError(f"job {name} has a Pulumi stack of its own, which goes with it: pass -s STACK")
         with live_line(f"Stopping {name}"):
             at.cluster.delete_job(at.namespace, name)
             wait_until_gone(at.cluster, at.namespace, name, GONE_SECONDS)

@@ -66,3 +66,16 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
         yield sandbox
     finally:
         stop(folder)
+
+
+def processes_naming(folder: Path) -> list[str]:
+    """Command lines of the processes that have ``folder`` among their arguments."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            arguments = entry.read_bytes().decode(errors="replace").replace("\0", " ")
+        except OSError:
+            continue
+        if str(folder) in arguments and entry.parent.name != str(os.getpid()):
+            found.append(arguments)
+    return found

@@ -12,22 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import CLI, ROOT
+from .conftest import CLI, ROOT, processes_naming
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
-
-
-def processes_naming(folder: Path) -> list[str]:
-    """Command lines of the processes that have ``folder`` among their arguments."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            arguments = entry.read_bytes().decode(errors="replace").replace("\0", " ")
-        except OSError:
-            continue
-        if str(folder) in arguments and entry.parent.name != str(os.getpid()):
-            found.append(arguments)
-    return found
 
 
 def test_the_demo_ends_in_a_scaling_chart_and_leaves_nothing(tmp_path: Path) -> None:

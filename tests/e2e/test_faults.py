@@ -16,7 +16,7 @@ import pytest
 
 from eks_fsdp.sandbox.machine_room import SocketMachineRoom
 
-from .conftest import CLI, ROOT, Sandbox
+from .conftest import CLI, ROOT, Sandbox, processes_naming
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -191,6 +191,17 @@ def test_only_the_node_group_changes_with_the_node_count(platform: Sandbox, tmp_
     ]
 
 
+def test_a_second_up_changes_nothing_and_neither_does_a_refresh(platform: Sandbox) -> None:
+    def changes(verb: str) -> dict[str, int]:
+        platform.run("pulumi", verb, "-s", "sandbox", "--yes", "--skip-preview", "--non-interactive")
+        history = json.loads(platform.run("pulumi", "stack", "history", "-s", "sandbox", "--json", "--page-size", "1"))
+        result: dict[str, int] = history[0]["resourceChanges"]
+        return result
+
+    for verb in ("up", "refresh", "up"):
+        assert set(changes(verb)) == {"same"}, verb
+
+
 def sandbox_at(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*CLI, "sandbox", *arguments, "--dir", str(folder)],
@@ -233,3 +244,19 @@ def test_what_is_missing_is_said_first_in_one_line(tmp_path: Path) -> None:
     lines = (told.stdout + told.stderr).strip().splitlines()
     assert len(lines) == 1, lines
     assert "unshare" in lines[0]
+
+
+def test_a_full_disk_is_one_clear_message(tmp_path: Path) -> None:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    script = 'mount -t tmpfs -o size=2m small "$1" && shift && exec "$@"'
+    up = [*CLI, "sandbox", "up", "--dir", str(folder / "sandbox")]
+    told = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh", str(folder), *up],
+        capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    printed = told.stdout + told.stderr
+    assert told.returncode != 0
+    assert "Traceback" not in printed
+    assert re.search(r"(?i)no space left|free", printed), printed
+    assert processes_naming(folder) == []
