@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +18,8 @@ from eks_fsdp.spec.records import RunRecord
 from eks_fsdp.spec.settings import JobSettings
 
 from . import runfolder
-from .errors import UserError
-from .kube import ApiError
+from .errors import UserError, WaitError
+from .kube import ApiError, Cluster
 from .live import console, live_line, progress_text, restarts_text
 from .stack import Engine, find_checkout, open_platform, with_settings
 from .sweep import GONE_SECONDS, gpus_of, resource_of, separate_checkpoints
@@ -138,14 +139,30 @@ def run_job(request: RunRequest) -> RunRecord | None:
                 engine.on_step = show
                 try:
                     if resource:
-                        cluster.delete_job(platform.namespace, resource)
-                        wait_until_gone(cluster, platform.namespace, resource, GONE_SECONDS)
+                        _end_job(cluster, platform.namespace, resource)
                     engine.down(stack)
-                except (ApiError, UserError) as error:
-                    console.print(f"[yellow]left behind:[/] stack {stack}: {error}", soft_wrap=True)
+                except UserError as error:
+                    _left_behind(stack, engine, str(error))
+                except KeyboardInterrupt:
+                    _left_behind(stack, engine, "interrupted again")
+                    raise
     told = restarts_text(record.restarts)
     style = "green" if record.condition == "Succeeded" else "red"
     tail = "; ".join(filter(None, (record.message, f"restarts: {told}" if told else "")))
     console.print(Text.assemble((record.condition, style), f"  {tail}" if tail else ""), soft_wrap=True)
     console.print(f"Record and logs: {out}")
     return record
+
+
+def _end_job(cluster: Cluster, namespace: str, resource: str) -> None:
+    """Delete the job. Where that fails or its pods stay, say so: the stack can go all the same."""
+    try:
+        cluster.delete_job(namespace, resource)
+        wait_until_gone(cluster, namespace, resource, GONE_SECONDS)
+    except (ApiError, WaitError) as error:
+        console.print(Text.assemble(("left behind: ", "yellow"), f"job {resource}: {error}"), soft_wrap=True)
+
+
+def _left_behind(stack: str, engine: Engine, why: str) -> None:
+    console.print(Text.assemble(("left behind: ", "yellow"), f"stack {stack}: {why}"), soft_wrap=True)
+    console.print(Text(f"  pulumi -C {shlex.quote(str(engine.folder))} destroy -s {stack} --remove"), soft_wrap=True)

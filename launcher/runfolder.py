@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from eks_fsdp.spec.base import Strict
 from eks_fsdp.spec.records import RunRecord
@@ -24,6 +24,7 @@ PLAN = "sweep.json"
 RECORDS = "records"
 OWN = (PLAN, RECORDS, "logs", "pulumi", "scaling.json", "scaling.csv", "scaling.html", "scaling.png")
 """All that the launcher writes into a run folder."""
+M = TypeVar("M", bound=BaseModel)
 
 
 class SweepPlan(Strict):
@@ -95,16 +96,26 @@ def write_record(out: Path, number: int, record: RunRecord) -> Path:
     return path
 
 
+def _parse(model: type[M], file: Path) -> M:
+    """A file's content. Raises `UserError` with the file's name and the first of what is wrong."""
+    try:
+        return model.model_validate(json.loads(file.read_text()))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"{file}: not as a sweep writes it: {where}: {first['msg']}") from None
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"{file}: not JSON: {error}") from None
+
+
 def read_sweep(out: Path) -> tuple[SweepPlan, list[RunRecord]]:
     """The plan and the records in it. Raises `UserError`."""
     if not (out / PLAN).is_file():
         raise UserError(f"{out}: no {PLAN} here, so no sweep to report on")
-    try:
-        plan = SweepPlan.model_validate_json((out / PLAN).read_text())
-        files = sorted((out / RECORDS).glob("*.json"))
-        records = [RunRecord.model_validate(json.loads(file.read_text())) for file in files]
-    except (OSError, ValueError, ValidationError) as error:
-        raise UserError(f"{out}: not a readable sweep: {error}") from None
+    plan = _parse(SweepPlan, out / PLAN)
+    records = [_parse(RunRecord, file) for file in sorted((out / RECORDS).glob("*.json"))]
     if not records:
         raise UserError(f"{out}: the sweep has no record yet")
     return plan, records

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -50,14 +51,19 @@ def up(folder: Folder = DEFAULT_FOLDER) -> None:
         start(layout)
     except SandboxError as error:
         _fail(error)
-    hint = "" if folder == DEFAULT_FOLDER else f" --dir {folder}"
-    _out.print(f'Use it:  eval "$(eks-fsdp sandbox env{hint})"', markup=False, soft_wrap=True)
+    _out.print(f'Use it:  eval "$({_command("env", layout)})"', markup=False, soft_wrap=True)
+
+
+def _command(name: str, layout: Layout) -> str:
+    """What a user types for the sandbox in this folder."""
+    where = "" if layout == Layout.of(DEFAULT_FOLDER) else f" --dir {shlex.quote(str(layout.root))}"
+    return f"eks-fsdp sandbox {name}{where}"
 
 
 def start(layout: Layout, limit: float = UP_SECONDS) -> dict[str, Any]:
     """Start a sandbox and wait until it is ready; returns what `Layout.ready_file` says. Raises `SandboxError`."""
     if is_held(layout):
-        raise SandboxError(f"a sandbox is up in {layout.root}: use it, or end it with `eks-fsdp sandbox down`")
+        raise SandboxError(f"a sandbox is up in {layout.root}: use it, or end it with `{_command('down', layout)}`")
     _check_machine(layout)
     toolchain = toolchain_folder()
     aside = set_aside(layout)
@@ -284,12 +290,12 @@ def require_ready(layout: Layout) -> dict[str, Any]:
     if found["state"] == "ready":
         return found
     if found["state"] == "down":
-        raise SandboxError(f"no sandbox is up in {layout.root}: start one with `eks-fsdp sandbox up`")
+        raise SandboxError(f"no sandbox is up in {layout.root}: start one with `{_command('up', layout)}`")
     if found["state"] == "starting":
         raise SandboxError(f"the sandbox in {layout.root} is still starting ({found['waiting_for']})")
     raise SandboxError(
         f"the sandbox in {layout.root} has failed: {found['reason']}\n"
-        "End it with `eks-fsdp sandbox down` and start a new one."
+        f"End it with `{_command('down', layout)}` and start a new one."
     )
 
 

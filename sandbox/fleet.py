@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,7 @@ class Fleet:
             await self._listen(node)
             self.device_folder(node).mkdir(parents=True, exist_ok=True)
             await self._api.create("/api/v1/nodes", node.manifest())
-            await self._report(node, node.status())
+            await self._report(node, Node.status)
             await self._beat(node)
         except BaseException:
             await self._drop(node)
@@ -159,17 +160,20 @@ class Fleet:
         node.lost = False
         await self._listen(node)
         await self._beat(node)
-        await self._report(node, node.status())
+        await self._report(node, Node.status)
         for pod in [pod for pod in self._agent.pods.values() if pod["spec"].get("nodeName") == name]:
             self._agent.work(pod, lost_before=True)
 
-    async def _report(self, node: Node, status: Object) -> None:
-        await self._api.patch(f"/api/v1/nodes/{node.name}/status", {"status": status})
+    async def _report(self, node: Node, status: Callable[[Node], Object]) -> None:
+        # One at a time, and read only then: two on their way at once could arrive in either order, and the older one
+        # would take back what the newer one told.
+        async with node.reporting:
+            await self._api.patch(f"/api/v1/nodes/{node.name}/status", {"status": status(node)})
 
     async def _report_resources(self, node: Node) -> None:
         while node.name in self.nodes and not node.lost:
             try:
-                await self._report(node, {"capacity": node.capacity(), "allocatable": node.allocatable()})
+                await self._report(node, Node.resources)
                 return
             except ApiError as error:
                 if error.status == 404:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 import zlib
 from dataclasses import dataclass, field
@@ -86,6 +87,8 @@ class Node:
     devices: frozenset[str] = frozenset()
     xid: dict[int, int] = field(default_factory=dict)
     """GPU index -> the last XID error raised there."""
+    reporting: asyncio.Lock = field(default_factory=asyncio.Lock, compare=False)
+    """Held while the node's status is told to the API server."""
 
     @property
     def name(self) -> str:
@@ -148,11 +151,14 @@ class Node:
         metadata = {"name": self.name, "labels": self.labels(), "annotations": {"node.alpha.kubernetes.io/ttl": "0"}}
         return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec}
 
+    def resources(self) -> Object:
+        """The part of the status that changes with the devices."""
+        return {"capacity": self.capacity(), "allocatable": self.allocatable()}
+
     def status(self) -> Object:
         """The status of a node that is well, as it is told when the node joins or comes back."""
         return {
-            "capacity": self.capacity(),
-            "allocatable": self.allocatable(),
+            **self.resources(),
             "addresses": [
                 {"type": "InternalIP", "address": self.address},
                 {"type": "Hostname", "address": self.name},

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
 import uuid
 from pathlib import Path
 
 import pytest
 
-from .conftest import Agents, Finished, RankServer
+from .conftest import ENVIRONMENT, SMALL, Agents, Etcd, Finished, RankServer, wait_until
 
 STEPS = "12"
 FLAGS = ["--steps", STEPS, "--data.sequence_length", "128"]
@@ -55,3 +58,32 @@ def test_sigterm_to_an_agent_saves(agents: Agents, tmp_path: Path) -> None:
     last = run.rows("step")[-1]["step"]
     assert f"asked to stop: after step {last}, saved" in run.err
     assert (tmp_path / "c" / f"step-{last:08d}" / "COMMITTED").exists()
+
+
+def test_sigterm_ends_an_agent_that_waits_for_others(etcd: Etcd) -> None:
+    """As the first process of a container, for which the kernel drops signals that are not handled."""
+    waiting = subprocess.Popen(
+        [
+            *("unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"),
+            *(sys.executable, "-m", "torch.distributed.run", "--rdzv-backend=etcd-v3"),
+            *(f"--rdzv-endpoint={etcd.endpoint}", f"--rdzv-id={uuid.uuid4().hex}", "--nnodes=2"),
+            *("--local-addr=127.0.0.1", "-m", "eks_fsdp.trainer", *SMALL),
+        ],
+        env={**ENVIRONMENT, "PET_RDZV_BACKEND": "etcd-v3"},
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        children = Path(f"/proc/{waiting.pid}/task/{waiting.pid}/children")
+
+        def handles_sigterm() -> bool:
+            first = children.read_text().split()
+            status = Path(f"/proc/{first[0]}/status").read_text() if first else ""
+            caught = re.search(r"SigCgt:\s*(\w+)", status)
+            return caught is not None and bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+        wait_until(handles_sigterm, "the agent waits and handles SIGTERM")
+        os.kill(int(children.read_text().split()[0]), signal.SIGTERM)
+        assert waiting.wait(20) == 128 + signal.SIGTERM
+    finally:
+        waiting.kill()
+        waiting.wait()

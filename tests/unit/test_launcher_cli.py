@@ -112,6 +112,25 @@ def test_a_demo_leaves_a_folder_that_is_no_sandboxs(tmp_path: Path) -> None:
     assert (tmp_path / "thesis").exists()
 
 
+def test_a_refused_run_leaves_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "Pulumi.yaml").write_text("name: eks-fsdp\nruntime: python\n")
+    for command in ("run", "sweep"):
+        assert eks_fsdp(command, "-s", "absent", "--out", "new", cwd=tmp_path).returncode == 2
+        assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"), [("{}", "name: Field required"), ("{", "not JSON"), ("[]", "valid dict")]
+)
+def test_a_broken_record_is_named(content: str, expected: str, tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text(content)
+    done = eks_fsdp("report", str(tmp_path))
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert f"{tmp_path / 'sweep.json'}: " in done.stderr
+    assert expected in done.stderr
+
+
 def test_exports_of_a_shell_script_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin")
     script = "# comment\nexport A='b c'\nexport PATH=/x/bin:$PATH\nexport EMPTY=\"\"\n"

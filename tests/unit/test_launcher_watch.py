@@ -98,8 +98,8 @@ class FakeCluster:
         self.log = log or []
         self.deleted: list[str] = []
 
-    def pods(self, namespace: str, job: str) -> list[dict[str, Any]]:
-        pods = self.scenes[0][0]
+    def pods(self, namespace: str, job: str) -> Any:
+        pods: Any = self.scenes[0][0]
         if isinstance(pods, Exception):
             self._next()
             raise pods

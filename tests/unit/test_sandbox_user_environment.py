@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from eks_fsdp.sandbox.commands import SandboxError, remove, set_aside, stop
+from eks_fsdp.sandbox.commands import SandboxError, _command, remove, set_aside, stop
 from eks_fsdp.sandbox.language_host import interpreter, program_environment
 from eks_fsdp.sandbox.layout import Layout
 from eks_fsdp.sandbox.user_environment import exports, install_commands, user_environment
@@ -92,3 +92,8 @@ def test_sockets_have_short_paths(tmp_path: Path) -> None:
     finally:
         remove(layout)
     assert not layout.root.exists()
+
+
+def test_hints_can_be_typed() -> None:
+    assert _command("up", Layout.of(".sandbox")) == "eks-fsdp sandbox up"
+    assert _command("env", Layout.of("/a b")) == "eks-fsdp sandbox env --dir '/a b'"

@@ -17,7 +17,9 @@ from __future__ import annotations
 import atexit
 import logging
 import pickle
+import signal
 import sys
+import threading
 import time
 import weakref
 from datetime import UTC, datetime
@@ -67,6 +69,7 @@ class EtcdRendezvousHandler(DynamicRendezvousHandler):
         # On SIGTERM torchrun does not shut the handler down. Without this the others would wait for the heartbeat
         # of an agent that has gone before they let its successor in.
         atexit.register(_leave_at_exit, weakref.ref(self))
+        _end_on_sigterm_while_waiting()
 
     def next_rendezvous(self) -> RendezvousInfo:
         """See base class."""
@@ -167,6 +170,16 @@ def _leave(ctx: _RendezvousContext, deadline: float) -> _Action:
     if ctx.node in state.redundancy_list:
         return _Action.REMOVE_FROM_REDUNDANCY_LIST
     return _Action.FINISH
+
+
+def _end_on_sigterm_while_waiting() -> None:
+    """Make SIGTERM end an agent that waits for others.
+
+    torchrun handles the signal only once its workers run. Until then the kernel drops it, as the first process of a
+    container has no default action: the pod would hold its node for the whole grace period.
+    """
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def _leave_at_exit(reference: weakref.ref[EtcdRendezvousHandler]) -> None:
