@@ -104,39 +104,54 @@ def wait_for(condition: Any, what: str, seconds: float) -> None:
         time.sleep(0.2)
 
 
+def pending_reason(platform: Sandbox, out: Path, words: str) -> None:
+    """Run a job that cannot be placed: the scheduler's ``words`` are shown within 30 s, and end the job."""
+    began = time.monotonic()
+    with subprocess.Popen(
+        [*CLI, "run", "-s", "sandbox", "--out", str(out), "--pending-timeout", "20"],
+        cwd=ROOT, env=platform.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as run:  # fmt: skip
+        assert run.stdout is not None
+        shown = 0.0
+        text = ""
+        for line in run.stdout:
+            text += line
+            if not shown and words in line:
+                shown = time.monotonic() - began
+    assert run.returncode != 0
+    assert 0 < shown < 30, text
+    record = json.loads((out / "record.json").read_text())
+    assert record["condition"] != "Succeeded"
+    assert words in record["message"]
+
+
 def test_without_the_device_plugin_the_schedulers_reason_is_shown_within_30_seconds(
     platform: Sandbox, tmp_path: Path
 ) -> None:
     plugin = "daemonset/nvidia-device-plugin"
     nowhere = '{"spec":{"template":{"spec":{"nodeSelector":{"nowhere":"true"}}}}}'
-    selector = '{"spec":{"template":{"spec":{"nodeSelector":{"nowhere":null}}}}}'
+    somewhere = '{"spec":{"template":{"spec":{"nodeSelector":{"nowhere":null}}}}}'
     kubectl = ("kubectl", "-n", "eks-fsdp-system")
     platform.run(*kubectl, "patch", plugin, "-p", nowhere)
     try:
         wait_for(
             lambda: "nvidia" not in platform.run(*kubectl, "get", "pods"), "the end of the device plugin's pods", 60
         )
-        out = tmp_path / "run"
-        began = time.monotonic()
-        with subprocess.Popen(
-            [*CLI, "run", "-s", "sandbox", "--out", str(out), "--pending-timeout", "25"],
-            cwd=ROOT, env=platform.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        ) as run:  # fmt: skip
-            assert run.stdout is not None
-            pending = 0.0
-            text = ""
-            for line in run.stdout:
-                text += line
-                if not pending and "Insufficient nvidia.com/gpu" in line:
-                    pending = time.monotonic() - began
-        assert run.returncode != 0
-        assert 0 < pending < 30, text
-        record = json.loads((out / "record.json").read_text())
-        assert record["condition"] != "Succeeded"
-        assert "Insufficient nvidia.com/gpu" in record["message"]
+        pending_reason(platform, tmp_path / "run", "Insufficient nvidia.com/gpu")
     finally:
-        platform.run(*kubectl, "patch", plugin, "-p", selector)
+        platform.run(*kubectl, "patch", plugin, "-p", somewhere)
         platform.run(*kubectl, "rollout", "status", plugin, "--timeout=60s")
+
+
+def test_without_a_toleration_the_schedulers_reason_is_shown_within_30_seconds(
+    platform: Sandbox, tmp_path: Path
+) -> None:
+    taint = ("kubectl", "taint", "nodes", "-l", "eksfsdp/gpu-group=p5")
+    platform.run(*taint, "maintenance=true:NoSchedule")
+    try:
+        pending_reason(platform, tmp_path / "run", "untolerated taint")
+    finally:
+        platform.run(*taint, "maintenance-")
 
 
 @pytest.mark.parametrize(

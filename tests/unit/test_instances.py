@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 from importlib.resources import files
 from typing import Any
 
+import boto3
 import pytest
 
 from eks_fsdp.spec.instances import INSTANCE_TYPES, PEAK_BF16_TFLOPS
@@ -24,8 +26,27 @@ def described() -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", INSTANCE_TYPES)
-def test_a_type_is_as_ec2_describes_it(name: str, described: dict[str, dict[str, Any]]) -> None:
-    ours, theirs = INSTANCE_TYPES[name], described[name]
+def test_a_type_is_as_ec2_described_it(name: str, described: dict[str, dict[str, Any]]) -> None:
+    check(name, described[name])
+
+
+@pytest.mark.aws
+def test_every_type_is_as_ec2_describes_it_today() -> None:
+    """Read only: DescribeInstanceTypes in the account and region of the environment."""
+    if os.environ.get("EKS_FSDP_AWS_TESTS") != "1":
+        pytest.skip("asks AWS itself: set EKS_FSDP_AWS_TESTS=1, with credentials and AWS_REGION")
+    pages = boto3.client("ec2").get_paginator("describe_instance_types")
+    # No region offers every type: a filter passes over those that it does not.
+    wanted = [{"Name": "instance-type", "Values": list(INSTANCE_TYPES)}]
+    offered = [theirs for page in pages.paginate(Filters=wanted) for theirs in page["InstanceTypes"]]
+    assert offered, "the region offers none of the catalogue"
+    for theirs in offered:
+        check(theirs["InstanceType"], theirs)
+
+
+def check(name: str, theirs: dict[str, Any]) -> None:
+    """The catalogue's entry against one answer of DescribeInstanceTypes."""
+    ours = INSTANCE_TYPES[name]
     gpus, network = theirs["GpuInfo"]["Gpus"], theirs["NetworkInfo"]
     speed = re.fullmatch(r"(?:(\d+)x )?(\d+) Gigabit", network["NetworkPerformance"])
     assert speed is not None
