@@ -104,7 +104,7 @@ class Cluster(pulumi.ComponentResource):
                 "desired_size": args.system_nodes.desired,
                 "max_size": args.system_nodes.desired + 1,
             },
-            labels={**SYSTEM_NODES, **args.system_nodes.labels},
+            labels={**args.system_nodes.labels, **SYSTEM_NODES},
             tags=args.tags,
             # A node without these rights never joins; taken from under a live one, its pods lose their addresses.
             opts=pulumi.ResourceOptions(parent=self, depends_on=attachments),

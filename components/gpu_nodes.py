@@ -174,8 +174,12 @@ class GpuNodeGroup(pulumi.ComponentResource):
             scaling_config={"min_size": group.min, "desired_size": group.desired, "max_size": group.max},
             labels=node_labels(group),
             taints=[{"key": GPU_TAINT_KEY, "value": "true", "effect": "NO_SCHEDULE"}],
+            # A new template or AMI: by default EKS starts nodes beyond these first, and takes one after the other, though
+            # a job is over with the first of its nodes.
+            update_config={"update_strategy": "MINIMAL", "max_unavailable_percentage": 100},
             tags=tags,
-            opts=child,
+            # A new group beside the old one would be twice the nodes, at twice the price where there are that many.
+            opts=pulumi.ResourceOptions(parent=self, delete_before_replace=True),
         )
         self.node_group_name = nodes.node_group_name
         self.register_outputs({"node_group_name": self.node_group_name})

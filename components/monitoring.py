@@ -42,7 +42,7 @@ RETENTION = "15d"
 _POD_RESOURCES = "/var/lib/kubelet/pod-resources"
 
 DCGM_COUNTERS: dict[str, tuple[str, str]] = {
-    "DCGM_FI_DEV_GPU_UTIL": ("gauge", "Share of time in which a kernel ran, in percent"),
+    "DCGM_FI_DEV_GPU_UTIL": ("gauge", "Share of time in which a kernel ran (percent)"),
     "DCGM_FI_PROF_SM_ACTIVE": ("gauge", "Share of cycles with a warp on a multiprocessor"),
     "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": ("gauge", "Share of cycles in which tensor cores were busy"),
     "DCGM_FI_PROF_DRAM_ACTIVE": ("gauge", "Share of cycles in which memory was busy"),
@@ -56,7 +56,7 @@ DCGM_COUNTERS: dict[str, tuple[str, str]] = {
     "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": ("counter", "Rows remapped for uncorrectable errors"),
     "DCGM_FI_DEV_ROW_REMAP_FAILURE": ("gauge", "Whether remapping of rows has failed"),
 }
-"""What is exported: DCGM's field, Prometheus type, help text."""
+"""What is exported: DCGM's field, Prometheus type, help text. The exporter ends on a comma within any of them."""
 
 
 def dcgm_counters_csv() -> str:
@@ -218,7 +218,7 @@ def dashboard() -> dict[str, Any]:
         ("Step time", "s", metric("step_seconds"), "{{training_job}} {{run}}"),
         ("Model FLOPs utilisation", "percentunit", metric("mfu"), "{{training_job}} {{run}}"),
         ("Tensor cores busy", "percentunit", "avg by (node) (DCGM_FI_PROF_PIPE_TENSOR_ACTIVE)", "{{node}}"),
-        ("GPU memory in use", "decmbytes", "max by (node) (DCGM_FI_DEV_FB_USED)", "{{node}}"),
+        ("GPU memory in use", "mbytes", "max by (node) (DCGM_FI_DEV_FB_USED)", "{{node}}"),
         ("Power", "watt", "sum by (node) (DCGM_FI_DEV_POWER_USAGE)", "{{node}}"),
         ("Last XID error", "none", "max by (node, gpu) (DCGM_FI_DEV_XID_ERRORS)", "{{node}} GPU {{gpu}}"),
     ]

@@ -20,7 +20,7 @@ from .cluster import SYSTEM_NODES, Cluster, ClusterArgs
 from .device_plugins import DevicePlugins, DevicePluginsArgs
 from .etcd import Etcd, EtcdArgs
 from .gpu_nodes import GpuNodeGroup, GpuNodeGroupArgs
-from .image import ImageRepository, ImageRepositoryArgs
+from .image import ImageRepository, ImageRepositoryArgs, repository_name
 from .monitoring import Monitoring, MonitoringArgs
 from .network import EfaSecurityGroup, EfaSecurityGroupArgs, Network, NetworkArgs
 from .objects import Manifest, declare
@@ -177,7 +177,7 @@ class TrainingPlatform(pulumi.ComponentResource):
         if not settings.image.repository:
             repository = ImageRepository(
                 f"{name}-image",
-                ImageRepositoryArgs(repository=f"{self._args.stack}/{TRAINER_REPOSITORY}", tags=self._tags),
+                ImageRepositoryArgs(repository=repository_name(self._args.stack, TRAINER_REPOSITORY), tags=self._tags),
                 child,
             )
             self.outputs["image"] = repository.url.apply(lambda url: f"{url}:{settings.image.tag}")

@@ -97,17 +97,12 @@ class Storage(pulumi.ComponentResource):
             subnet_ids=args.subnet_id,
             security_group_ids=args.security_group_ids,
             tags={**args.tags, "Name": name},
-            opts=pulumi.ResourceOptions(parent=self),
+            # Its subnet follows the first GPU group's zone, and another subnet would be a new file system: empty.
+            opts=pulumi.ResourceOptions(parent=self, ignore_changes=["subnet_ids"]),
         )
-        driver = aws.eks.Addon(
-            f"{name}-csi-driver",
-            cluster_name=args.cluster_name,
-            addon_name="aws-fsx-csi-driver",
-            resolve_conflicts_on_create="OVERWRITE",
-            resolve_conflicts_on_update="OVERWRITE",
-            tags=args.tags,
-            opts=pulumi.ResourceOptions(parent=self, depends_on=list(args.depends_on), deleted_with=args.deleted_with),
-        )
+        # The driver's add-on fails without the agent. It needs no role of its own: it mounts what is there, and makes nothing.
+        agent = self._addon(f"{name}-pod-identity", "eks-pod-identity-agent", args, args.depends_on)
+        driver = self._addon(f"{name}-csi-driver", "aws-fsx-csi-driver", args, [agent])
         volume = declare(
             f"{name}-volume",
             persistent_volume(
@@ -126,3 +121,14 @@ class Storage(pulumi.ComponentResource):
         )
         self.file_system_id = file_system.id
         self.register_outputs({"file_system_id": self.file_system_id})
+
+    def _addon(self, name: str, addon: str, args: StorageArgs, depends_on: Sequence[pulumi.Resource]) -> aws.eks.Addon:
+        return aws.eks.Addon(
+            name,
+            cluster_name=args.cluster_name,
+            addon_name=addon,
+            resolve_conflicts_on_create="OVERWRITE",
+            resolve_conflicts_on_update="OVERWRITE",
+            tags=args.tags,
+            opts=pulumi.ResourceOptions(parent=self, depends_on=list(depends_on), deleted_with=args.deleted_with),
+        )

@@ -39,9 +39,10 @@ FIRST_JOB_SECONDS = 600.0
 SWEEP_SECONDS = 1800.0
 DESTROY_SECONDS = 300.0
 DOWN_SECONDS = 60.0
+QUERY_SECONDS = 60.0
 INTERRUPT_SECONDS = 6.0
 """For an interrupted demo's sandbox to go in good order; then it is killed."""
-STEPS = 6
+STEPS = 5
 
 _OPERATION = re.compile(r"^\s*[+~\-><=@]+\s+(?P<type>\S+)\s+(?P<name>\S+)\s+(?P<what>\w[\w ]*?)\s*(\(|$)")
 
@@ -113,17 +114,16 @@ class Demo:
             "120",
         ]
         self._command("sweep", [*self._me, *sweep], SWEEP_SECONDS, shown=True)
-        self._step(4, "Results")
-        self._results()
+        self._check_points()
         if self._keep:
             self._how_to_go_on()
             return
 
-        self._step(5, "pulumi destroy")
+        self._step(4, "pulumi destroy")
         self._pulumi("pulumi destroy", ["destroy", "--yes", "--skip-preview"], DESTROY_SECONDS)
         self._check_empty()
 
-        self._step(6, "Sandbox down")
+        self._step(5, "Sandbox down")
         self._command("sandbox down", [*self._me, "sandbox", "down", "--dir", str(self._folder)], DOWN_SECONDS)
         self._check_nothing_left()
         self._started = False
@@ -142,11 +142,13 @@ class Demo:
     def _done(self, what: str, seconds: float) -> None:
         console.print(Text.assemble(("  ✓ ", "green"), what, (f"  {seconds:.1f} s", "dim")), soft_wrap=True)
 
-    def _spawn(self, command: Sequence[str], *, shown: bool) -> subprocess.Popen[str]:
+    def _spawn(
+        self, command: Sequence[str], *, shown: bool = False, folder: Path | None = None
+    ) -> subprocess.Popen[str]:
         # A session of its own, so that the terminal's Ctrl-C reaches the demo alone, which then ends things in order.
         return subprocess.Popen(
             command,
-            cwd=self._checkout,
+            cwd=folder,
             env=self._environment,
             stdin=subprocess.DEVNULL,
             stdout=None if shown else subprocess.PIPE,
@@ -163,11 +165,15 @@ class Demo:
         limit: float,
         *,
         shown: bool = False,
+        folder: Path | None = None,
         on_line: Callable[[str, Line], None] = lambda line, show: show(line),
     ) -> list[str]:
-        """Run a command to its end, its last line shown as it goes. Raises `UserError` where it fails."""
+        """Run a command to its end, its last line shown as it goes. Raises `UserError` where it fails.
+
+        ``limit`` is in seconds; ``folder`` is where it runs, by default the current one, as results are named by it.
+        """
         began = time.monotonic()
-        process = self._spawn(command, shown=shown)
+        process = self._spawn(command, shown=shown, folder=folder)
         lines: list[str] = []
         try:
             if shown:
@@ -193,25 +199,36 @@ class Demo:
             self._done(title, time.monotonic() - began)
         return lines
 
+    def _ask(
+        self, title: str, command: Sequence[str], limit: float = QUERY_SECONDS
+    ) -> subprocess.CompletedProcess[str]:
+        """What a short command says, run in the checkout. Raises `WaitError` after ``limit`` seconds."""
+        try:
+            return subprocess.run(
+                command,
+                cwd=self._checkout,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=limit,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise WaitError(f"waited {limit:.0f} s for: {title}") from None
+
     def _sandbox_lives(self) -> bool:
         if not self._folder.exists():
             return False
-        command = [*self._me, "sandbox", "status", "--json", "--dir", str(self._folder)]
-        told = subprocess.run(command, capture_output=True, timeout=SANDBOX_SECONDS, check=False).stdout
+        told = self._ask("sandbox status", [*self._me, "sandbox", "status", "--json", "--dir", str(self._folder)])
         try:
-            return bool(json.loads(told)["state"] != "down")
+            return bool(json.loads(told.stdout)["state"] != "down")
         except (ValueError, KeyError):
             return False
 
     def _sandbox_environment(self) -> dict[str, str]:
         """What ``eval "$(eks-fsdp sandbox env)"`` sets."""
-        found = subprocess.run(
-            [*self._me, "sandbox", "env", "--dir", str(self._folder)],
-            capture_output=True,
-            text=True,
-            timeout=SANDBOX_SECONDS,
-            check=False,
-        )
+        found = self._ask("sandbox env", [*self._me, "sandbox", "env", "--dir", str(self._folder)])
         if found.returncode:
             raise UserError(f"sandbox env failed: {found.stderr.strip()}")
         return {**os.environ, **exports(found.stdout)}
@@ -230,13 +247,11 @@ class Demo:
         pulumi = shutil.which("pulumi", path=self._environment.get("PATH"))
         if pulumi is None:
             raise UserError("pulumi: not on the sandbox's PATH")
-        self._command(title, [pulumi, *arguments, *flags], limit, on_line=tell)
+        self._command(title, [pulumi, *arguments, *flags], limit, folder=self._checkout, on_line=tell)
 
     def _make_stack(self) -> None:
         command = ["pulumi", "stack", "init", STACK, "--no-select", "--non-interactive"]
-        made = subprocess.run(
-            command, cwd=self._checkout, env=self._environment, capture_output=True, text=True, timeout=60, check=False
-        )
+        made = self._ask("pulumi stack init", command)
         if made.returncode and "already exists" not in made.stderr:
             raise UserError(f"pulumi stack init failed: {made.stderr.strip()}")
 
@@ -255,7 +270,7 @@ class Demo:
 
         began = time.monotonic()
         os.environ.update(self._environment)
-        engine = Engine(self._checkout, (self._checkout / self._out / "pulumi-first").resolve())
+        engine = Engine(self._checkout, (self._out / "pulumi-first").resolve())
         platform = open_platform(STACK, engine)
         cluster = self._cluster()
         for name, job in platform.settings.jobs.items():
@@ -284,15 +299,11 @@ class Demo:
             )
         shutil.rmtree(engine.folder, ignore_errors=True)
 
-    def _results(self) -> None:
+    def _check_points(self) -> None:
         from eks_fsdp.spec.records import SweepReport
 
-        path = self._checkout / self._out / "scaling.json"
-        report = SweepReport.model_validate_json(path.read_text())
+        report = SweepReport.model_validate_json((self._out / "scaling.json").read_text())
         refused = [point for point in report.points if not point.accepted]
-        for kind in ("json", "csv", "html", "png"):
-            file = self._out / f"scaling.{kind}"
-            console.print(f"  {file}  {(self._checkout / file).stat().st_size / 1024:,.0f} KiB")
         if refused:
             told = "; ".join(f"{point.nodes} nodes: {', '.join(point.reasons)}" for point in refused)
             raise UserError(f"the sweep has refused points: {told}")
@@ -337,11 +348,8 @@ class Demo:
 
     def _git_status(self) -> str:
         try:
-            command = ["git", "status", "--porcelain"]
-            return subprocess.run(
-                command, cwd=self._checkout, capture_output=True, text=True, timeout=60, check=False
-            ).stdout
-        except (OSError, subprocess.TimeoutExpired):
+            return self._ask("git status", ["git", "status", "--porcelain"]).stdout
+        except (OSError, WaitError):
             return ""
 
     def _end_everything(self) -> None:
@@ -357,9 +365,12 @@ class Demo:
             console.print(f"[red]still there:[/] processes {', '.join(map(str, left))}")
 
     def _down(self) -> None:
-        with suppress(OSError, subprocess.TimeoutExpired):
-            down = self._spawn([*self._me, "sandbox", "down", "--dir", str(self._folder)], shown=False)
-            down.communicate(timeout=INTERRUPT_SECONDS)
+        command = [*self._me, "sandbox", "down", "--dir", str(self._folder)]
+        with suppress(OSError), self._spawn(command) as down:
+            try:
+                down.communicate(timeout=INTERRUPT_SECONDS)
+            except subprocess.TimeoutExpired:
+                down.kill()
 
 
 def _count(number: int, noun: str) -> str:

@@ -30,6 +30,11 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
 
+    @property
+    def passes(self) -> bool:
+        """Whether the same request may well be answered later: no answer, or the server's own trouble."""
+        return self.status in (0, 429) or self.status >= 500
+
 
 class Cluster:
     """One cluster. Methods raise `ApiError`."""

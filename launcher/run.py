@@ -14,6 +14,7 @@ from typing import Any
 from rich.text import Text
 
 from eks_fsdp.spec.base import SettingsError
+from eks_fsdp.spec.names import RUN_LABEL
 from eks_fsdp.spec.records import RunRecord
 from eks_fsdp.spec.settings import JobSettings
 
@@ -22,9 +23,9 @@ from .errors import UserError, WaitError
 from .kube import ApiError, Cluster
 from .live import console, live_line, progress_text, restarts_text
 from .stack import Engine, find_checkout, open_platform, with_settings
-from .sweep import GONE_SECONDS, gpus_of, resource_of, separate_checkpoints
+from .sweep import delete_jobs, gpus_of, resource_of, separate_checkpoints
 from .tracker import Asked
-from .watch import Limits, Watch, wait_until_gone
+from .watch import Limits, Watch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +139,7 @@ def run_job(request: RunRequest) -> RunRecord | None:
             with live_line("Cleaning up") as show:
                 engine.on_step = show
                 try:
-                    if resource:
-                        _end_job(cluster, platform.namespace, resource)
+                    _end_job(cluster, platform.namespace, identity)
                     engine.down(stack)
                 except UserError as error:
                     _left_behind(stack, engine, str(error))
@@ -154,13 +154,17 @@ def run_job(request: RunRequest) -> RunRecord | None:
     return record
 
 
-def _end_job(cluster: Cluster, namespace: str, resource: str) -> None:
-    """Delete the job. Where that fails or its pods stay, say so: the stack can go all the same."""
+def _end_job(cluster: Cluster, namespace: str, identity: str) -> None:
+    """Delete the run's job. Where that fails or its pods stay, say so: the stack can go all the same.
+
+    Found by its label: a submission that was broken off has made the job and not told its name, and the stack's end
+    does not delete it.
+    """
+    selector = f"{RUN_LABEL}={identity}"
     try:
-        cluster.delete_job(namespace, resource)
-        wait_until_gone(cluster, namespace, resource, GONE_SECONDS)
+        delete_jobs(cluster, namespace, selector)
     except (ApiError, WaitError) as error:
-        console.print(Text.assemble(("left behind: ", "yellow"), f"job {resource}: {error}"), soft_wrap=True)
+        console.print(Text.assemble(("left behind: ", "yellow"), f"jobs with {selector}: {error}"), soft_wrap=True)
 
 
 def _left_behind(stack: str, engine: Engine, why: str) -> None:

@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -215,13 +215,10 @@ def watch_job(
 ) -> RunRecord:
     """Watch a job that was just submitted, by the resource name in the stack's outputs."""
     resource = resource_of(outputs, name)
-    asked = Asked(
-        job=resource, run=asked.run, nodes=asked.nodes, gpus_per_node=asked.gpus_per_node, settings=asked.settings
-    )
     return Watch(
         cluster,
         platform.namespace,
-        asked,
+        replace(asked, job=resource),
         limits=sweep.request.limits,
         on_progress=lambda progress: show(progress_text(progress)),
         log_folder=sweep.out / "logs" / resource,
@@ -290,7 +287,16 @@ def scaled_group(engine: Engine, platform: Platform, job: JobSettings, needed: i
         scale(needed)
         yield
     finally:
-        scale(max(group.idle, group.min))
+        idle = max(group.idle, group.min)
+        try:
+            scale(idle)
+        except BaseException:
+            # These nodes cost money until somebody reads this.
+            _left_behind(
+                f"up to {needed} x {group.instance_type} in group {group.name}, which should be at {idle}: "
+                f"`pulumi up -s {platform.stack}` sets it to what the stack's file says ({group.desired})"
+            )
+            raise
 
 
 def _left_behind(what: str) -> None:

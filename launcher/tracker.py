@@ -154,9 +154,8 @@ class Tracker:
                 story = "" if succeeded else "; ".join(filter(None, (ended[1], self.trouble)))
                 self.end("Succeeded" if succeeded else "Failed", story, now)
 
-    def see_pods(self, pods: Iterable[Object], events: Callable[[list[str]], list[Object]], now: float) -> list[Object]:
-        """The job's pods as they are; ``events`` is asked about waiting pods only. Returns the pods new to us."""
-        new = []
+    def see_pods(self, pods: Iterable[Object], events: Callable[[list[str]], list[Object]]) -> None:
+        """The job's pods as they are; ``events`` is asked about waiting pods only."""
         with self._lock:
             self._current = []
             waiting = []
@@ -164,7 +163,6 @@ class Tracker:
                 uid = objects.uid_of(pod)
                 if uid not in self.pods:
                     self.pods[uid] = _Pod(objects.name_of(pod), objects.replica_of(pod))
-                    new.append(pod)
                 known = self.pods[uid]
                 known.node = objects.node_of(pod) or known.node
                 known.restarts = max(known.restarts, objects.restart_count(pod))
@@ -178,7 +176,6 @@ class Tracker:
             self._waiting = {}
             for pod in waiting:
                 self._waiting[objects.name_of(pod)] = objects.waiting_reason(pod, about) or "unknown"
-        return new
 
     def see_node(self, name: str, labels: Mapping[str, str]) -> None:
         """Labels of a node that a pod was placed on."""

@@ -27,7 +27,7 @@ from eks_fsdp.spec.names import (
 
 from . import objects
 from .errors import UserError
-from .kube import ApiError, Cluster, Object
+from .kube import UNREACHABLE_SECONDS, ApiError, Cluster, Object
 from .live import console, live_line
 from .logs import Cursor, PodFollower, read_log
 from .run import is_own_run, run_stack
@@ -38,6 +38,8 @@ from .tracker import RowError, parse_row
 from .watch import wait_until_gone
 
 DEFAULT_NAMESPACE = "training"
+AWAY_SECONDS = 1.0
+"""Between two attempts while the API server is away."""
 
 
 @dataclass(frozen=True)
@@ -212,10 +214,18 @@ def _follow(at: Place, name: str, *, every: bool) -> None:
     leader = LeaderFilter()
     told: set[str] = set()
     over_since: float | None = None
+    answered = time.monotonic()
     try:
         while True:
-            job = at.cluster.job(at.namespace, name)
-            pods = at.cluster.pods(at.namespace, name)
+            try:
+                job = at.cluster.job(at.namespace, name)
+                pods = at.cluster.pods(at.namespace, name)
+                answered = time.monotonic()
+            except ApiError as error:
+                if not error.passes or time.monotonic() - answered > UNREACHABLE_SECONDS:
+                    raise
+                time.sleep(AWAY_SECONDS)
+                continue
             for pod in pods:
                 uid = objects.uid_of(pod)
                 if uid not in followers:

@@ -11,7 +11,7 @@ from eks_fsdp.spec.records import RunRecord
 
 from . import objects
 from .errors import WaitError
-from .kube import UNREACHABLE_SECONDS, ApiError, Cluster
+from .kube import UNREACHABLE_SECONDS, ApiError, Cluster, Object
 from .logs import PodFollower
 from .tracker import Asked, Progress, Tracker
 
@@ -54,9 +54,12 @@ class Watch:
         if log_folder is not None:
             log_folder.mkdir(parents=True, exist_ok=True)
         self._poll = poll_seconds
-        self._followers: list[PodFollower] = []
+        self._followers: dict[str, PodFollower] = {}
+        """By the pod's uid."""
         self._last_answer = self._last_row = self._last_complete = time.monotonic()
         self._no_pods: str | None = None
+        self._absence: str | None = None
+        """What was told of an API server that does not answer."""
 
     def run(self) -> RunRecord:
         """Watch to the end. A job over a limit is deleted, with the reason in the record's message."""
@@ -70,7 +73,7 @@ class Watch:
                     time.sleep(self._poll)
             self._drain()
         finally:
-            for follower in self._followers:
+            for follower in self._followers.values():
                 follower.halt()
         self._on_progress(self.tracker.progress(time.time()))
         return self.tracker.record()
@@ -79,7 +82,11 @@ class Watch:
         tracker, now = self.tracker, time.time()
         try:
             pods = self._cluster.pods(self._namespace, self._asked.job)
-            new = tracker.see_pods(pods, lambda names: self._cluster.events(self._namespace, *names), now)
+            if tracker.trouble == self._absence:
+                tracker.trouble = None
+            # Before any request that can fail: a pod whose log is not followed would lose its rows.
+            self._follow(pods)
+            tracker.see_pods(pods, lambda names: self._cluster.events(self._namespace, *names))
             for node in tracker.nodes:
                 if not tracker.labels.get(node):
                     tracker.see_node(node, self._cluster.node_labels(node))
@@ -89,7 +96,7 @@ class Watch:
             tracker.see_job(job, now)
         except ApiError as error:
             silent = time.monotonic() - self._last_answer
-            tracker.trouble = f"{error} (for {silent:.0f} s)"
+            self._absence = tracker.trouble = f"{error} (for {silent:.0f} s)"
             if silent > self._limits.unreachable:
                 raise WaitError(
                     f"waited {silent:.0f} s for the API server while watching job {self._asked.job}: {error}"
@@ -101,10 +108,13 @@ class Watch:
             self._last_complete = time.monotonic()
         else:
             self._last_row = time.monotonic()
-        for pod in new:
-            follower = PodFollower(self._cluster, self._namespace, pod, self._take)
-            follower.start()
-            self._followers.append(follower)
+
+    def _follow(self, pods: list[Object]) -> None:
+        for pod in pods:
+            uid = objects.uid_of(pod)
+            if uid not in self._followers:
+                self._followers[uid] = PodFollower(self._cluster, self._namespace, pod, self._take)
+                self._followers[uid].start()
 
     def _why_no_pods(self) -> str:
         events = self._cluster.events(self._namespace, self._asked.job)
@@ -115,8 +125,13 @@ class Watch:
 
     def _take(self, pod: str, uid: str, line: str) -> None:
         if self._folder is not None:
-            with (self._folder / f"{pod}-{uid[:8]}.log").open("a") as file:
-                file.write(line + "\n")
+            try:
+                with (self._folder / f"{pod}-{uid[:8]}.log").open("a", encoding="utf-8") as file:
+                    file.write(line + "\n")
+            except OSError as error:
+                # A full disk costs the copy of the log, not the run: its rows are read all the same.
+                self._folder = None
+                self.tracker.trouble = f"logs are no longer kept: {error}"
         if self.tracker.see_line(pod, uid, line) is not None:
             self._last_row = time.monotonic()
 
@@ -142,17 +157,24 @@ class Watch:
         # A job that was stopped takes its pods, and so their logs, with it.
         stopped = self.tracker.condition == "Stopped"
         deadline = time.monotonic() + min(self._limits.drain, 3.0 if stopped else self._limits.drain)
-        for follower in self._followers:
+        for follower in self._followers.values():
             follower.join(max(0.0, deadline - time.monotonic()))
         # A restart between the last look at the pods and the job's end is not to be missed.
         self._look()
 
 
 def wait_until_gone(cluster: Cluster, namespace: str, job: str, limit: float) -> None:
-    """Wait for the last pod of a deleted job to be gone. Raises `WaitError` after ``limit`` seconds."""
-    deadline = time.monotonic() + limit
-    while pods := cluster.pods(namespace, job):
+    """Wait for the last pod of a deleted job to be gone. Raises `WaitError` after ``limit`` seconds, `ApiError`."""
+    deadline, left = time.monotonic() + limit, ""
+    while True:
+        try:
+            left = ", ".join(objects.name_of(pod) for pod in cluster.pods(namespace, job))
+            if not left:
+                return
+        except ApiError as error:
+            if not error.passes:
+                raise
+            left = left or str(error)
         if time.monotonic() > deadline:
-            names = ", ".join(objects.name_of(pod) for pod in pods)
-            raise WaitError(f"waited {limit:.0f} s for the pods of the deleted job {job} to go; left: {names}")
+            raise WaitError(f"waited {limit:.0f} s for the pods of the deleted job {job} to go; left: {left}")
         time.sleep(0.5)

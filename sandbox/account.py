@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 import os
 import threading
@@ -216,8 +215,3 @@ def leftovers(client: Callable[[str], Any]) -> list[str]:
     for bucket in client("s3").list_buckets()["Buckets"]:
         add("bucket", bucket["Name"])
     return found
-
-
-def decode_ca(data: str) -> str:
-    """The PEM text of a kubeconfig's certificate-authority-data."""
-    return base64.b64decode(data).decode()

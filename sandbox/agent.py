@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 
 from eks_fsdp.sandbox import hosts
+from eks_fsdp.sandbox.environment import ConfigurationError
 from eks_fsdp.sandbox.fleet import Fleet
 from eks_fsdp.sandbox.images import ImageTable
 from eks_fsdp.sandbox.kubeapi import ApiError, KubeApi
@@ -223,7 +224,8 @@ class Agent:
         while True:
             await asyncio.sleep(REFRESH_SECONDS)
             for worker in list(self.workers.values()):
-                with contextlib.suppress(ApiError, aiohttp.ClientError, TimeoutError):
+                # Whatever is wrong with one pod's volumes, the others' tokens must not run out.
+                with contextlib.suppress(ApiError, ConfigurationError, aiohttp.ClientError, OSError):
                     await worker.volumes.refresh()
 
     def soon(self, what: str, function: Any, *args: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -28,6 +29,7 @@ Folder = Annotated[Path, typer.Option("--dir", help="Folder that holds everythin
 DEFAULT_FOLDER = Path(".sandbox")
 UP_SECONDS = START_SECONDS + 15
 DOWN_SECONDS = 10.0
+TRIAL_SECONDS = 20.0
 FREE_BYTES = 2 * 1024**3
 """Disk space that a sandbox wants before it starts: etcd, logs and checkpoints of small runs."""
 _out = Console(highlight=False)
@@ -149,13 +151,18 @@ def _check_machine(layout: Layout) -> None:
         raise SandboxError(f"the sandbox needs Linux; this is {sys.platform}")
     if shutil.which("unshare") is None:
         raise SandboxError("`unshare` is missing: install the package util-linux")
-    tried = subprocess.run(
-        ["unshare", "--user", "--map-root-user", "--mount", "--net", "--pid", "--fork", "true"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=20,
-    )
+    try:
+        tried = subprocess.run(
+            ["unshare", "--user", "--map-root-user", "--mount", "--net", "--pid", "--fork", "true"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TRIAL_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise SandboxError(
+            f"waited {TRIAL_SECONDS:.0f} s for `unshare` to make namespaces: is the machine overloaded?"
+        ) from None
     if tried.returncode:
         raise SandboxError(
             f"this machine refuses user namespaces ({tried.stderr.strip()}); allow them: "
@@ -225,7 +232,8 @@ def _end_pid(layout: Layout, pid: int, limit: float, status: Any) -> None:
     for number, wait in ((signal.SIGTERM, limit), (signal.SIGKILL, 5.0)):
         if live_pid(layout) != pid:
             return
-        os.kill(pid, number)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
         deadline = time.monotonic() + wait
         while time.monotonic() < deadline:
             if not is_held(layout):
@@ -279,8 +287,9 @@ def describe(layout: Layout) -> dict[str, Any]:
     try:
         machine = SocketMachineRoom(layout.socket("machine.sock")).status()
     except MachineRoomError as error:
-        reason = _read(layout.failure_file) or str(error)
-        return {"state": "failed", "dir": str(layout.root), "pid": pid, "reason": reason}
+        machine = {"failure": _read(layout.failure_file) or str(error)}
+    if machine.get("failure"):
+        return {"state": "failed", "dir": str(layout.root), "pid": pid, "reason": machine["failure"]}
     return {"state": "ready", "dir": str(layout.root), **ready, "machine": machine}
 
 

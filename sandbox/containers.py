@@ -280,6 +280,7 @@ class Container:
                 self.status.passed_startup = True
                 self.pod.changed()
             after_startup.set()
+            startup.cancel()
 
         def readiness(ready: bool) -> None:
             if self.status.passed_readiness != ready:
@@ -311,7 +312,6 @@ class Container:
             )
             startup = asyncio.ensure_future(watch)
             tasks.append(startup)
-            asyncio.ensure_future(after_startup.wait()).add_done_callback(lambda _: startup.cancel())
         else:
             after_startup.set()
         tasks += [asyncio.ensure_future(later(k)) for k in ("readinessProbe", "livenessProbe") if k in self.spec]
@@ -345,9 +345,7 @@ def _pump(descriptor: int, log: LogFile) -> None:
     except OSError:
         data = b""
     if data and not log.closed:
-        # A full disk costs lines of the log, never the container.
-        with contextlib.suppress(OSError):
-            log.write(data)
+        log.write(data)
     if not data:
         asyncio.get_running_loop().remove_reader(descriptor)
         os.close(descriptor)

@@ -132,9 +132,12 @@ class Daemon:
                     f"waited {START_SECONDS:.0f} s for {seen}; the machine room's log ends:\n{self._machine_log()}"
                 )
             try:
-                plane = room.status().get("control_plane") or {}
+                told_by_room = room.status()
             except MachineRoomError:
-                plane = {}
+                told_by_room = {}
+            if told_by_room.get("failure"):
+                raise StartError(told_by_room["failure"])
+            plane = told_by_room.get("control_plane") or {}
             if plane.get("ready"):
                 return
             told = f"control plane: {plane['progress']}" if plane.get("progress") else "machine room"

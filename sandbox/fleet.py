@@ -90,6 +90,9 @@ class Fleet:
             await self._beat(node)
         except BaseException:
             await self._drop(node)
+            # Its object would refuse the next attempt.
+            with contextlib.suppress(ApiError, aiohttp.ClientError, TimeoutError):
+                await self._api.delete(f"/api/v1/nodes/{node.name}")
             raise
         self.devices_changed(node)
         log.info("node %s joined group %s", node.name, group.name)
@@ -99,11 +102,18 @@ class Fleet:
         await self._kubelet.open(node.name, socket, self._agent)
 
     async def _update(self, node: Node, group: NodeGroup) -> None:
+        before, old = node.group, node.labels()
         node.group = group
         manifest = node.manifest()
         spec = {"taints": manifest["spec"].get("taints", [])}
-        body = {"metadata": {"labels": manifest["metadata"]["labels"]}, "spec": spec}
-        await self._api.patch(f"/api/v1/nodes/{node.name}", body)
+        # null takes a label away.
+        labels = {**dict.fromkeys(old), **manifest["metadata"]["labels"]}
+        try:
+            await self._api.patch(f"/api/v1/nodes/{node.name}", {"metadata": {"labels": labels}, "spec": spec})
+        except BaseException:
+            # So that the next `apply` sees that there is something to do.
+            node.group = before
+            raise
         await self._report_resources(node)
 
     async def _leave(self, node: Node) -> None:

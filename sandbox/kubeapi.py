@@ -11,7 +11,6 @@ from typing import Any
 import aiohttp
 
 Object = dict[str, Any]
-MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 REQUEST_TIMEOUT = 30.0
 """Seconds for one request that is not a watch."""

@@ -185,7 +185,7 @@ class _Command:
                 cwd=container.spec.get("workingDir") or "",
                 tty=self._wanted["tty"],
             )
-        except LaunchError:
+        except BaseException:
             for descriptor in self._ours:
                 os.close(descriptor)
             raise

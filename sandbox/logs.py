@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import os
 from collections.abc import AsyncIterator
@@ -42,7 +43,10 @@ class Entry:
 
 
 class LogFile:
-    """The log of one run of one container: written by the agent, read and followed by the kubelet's API."""
+    """The log of one run of one container: written by the agent, read and followed by the kubelet's API.
+
+    A full disk costs lines of the log, never the container: `write` and `close` do not raise for it.
+    """
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +70,7 @@ class LogFile:
             entries.append(entry(self._rest[:LONGEST_LINE], whole=False, at=at))
             self._rest = self._rest[LONGEST_LINE:]
         if entries:
-            os.write(self._file, b"".join(entries))
+            self._append(b"".join(entries))
             self._tell()
 
     def close(self) -> None:
@@ -74,11 +78,15 @@ class LogFile:
         if self.closed:
             return
         if self._rest:
-            os.write(self._file, entry(self._rest, whole=False, at=timestamp()))
+            self._append(entry(self._rest, whole=False, at=timestamp()))
             self._rest = b""
         self.closed = True
         os.close(self._file)
         self._tell()
+
+    def _append(self, data: bytes) -> None:
+        with contextlib.suppress(OSError):
+            os.write(self._file, data)
 
     def _tell(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

@@ -66,7 +66,15 @@ class Machine:
         """Bring up the network and pre-warm the first control plane in the background."""
         self.processes.attach()
         await self.network.start()
+        self._begin_plane()
+
+    def _begin_plane(self) -> None:
+        def started(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None and not self.failure:
+                self._failed(str(error) or type(error).__name__)
+
         self._starting = asyncio.ensure_future(self._start_plane())
+        self._starting.add_done_callback(started)
 
     async def _start_plane(self) -> None:
         began = asyncio.get_running_loop().time()
@@ -111,11 +119,11 @@ class Machine:
                 raise _refusal(409, f"control plane {self.name!r} is live: a sandbox has one at a time")
             if self.name == name:
                 raise _refusal(409, f"control plane {name!r} is there already")
-            if self._starting is not None and (self.failure or (self._starting.done() and self._starting.exception())):
+            if self._starting is not None and self.failure:
                 # What was pre-warmed has failed: once more, from nothing.
                 await self.stop()
             if self._starting is None:
-                self._starting = asyncio.ensure_future(self._start_plane())
+                self._begin_plane()
             plane, _ = await self.ready()
             self.name = name
             return {"name": name, "ca_pem": plane.authority.pem, "admin_token": plane.token}
@@ -129,7 +137,7 @@ class Machine:
             self.name = None
 
     async def stop(self) -> None:
-        """End pods, nodes and control plane, in that order."""
+        """End pods, nodes and control plane, in that order; a failure of theirs is forgotten."""
         if self._starting is not None and not self._starting.done():
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
@@ -140,6 +148,7 @@ class Machine:
         if self.plane is not None:
             await self.plane.stop()
             self.plane = None
+        self.failure = ""
         for name in POD_FOLDERS:
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
@@ -152,7 +161,7 @@ class Machine:
                 "name": self.name,
                 "version": KUBERNETES_VERSION,
                 "ready": agent is not None and not self.failure,
-                "progress": self.failure or (plane.progress if plane else "none"),
+                "progress": plane.progress,
             }
             if plane
             else None,
@@ -166,6 +175,7 @@ class Machine:
                 }
                 for n in nodes
             ],
+            "failure": self.failure,
             "pods": len(agent.workers) if agent else 0,
             "processes": sum(1 for name in os.listdir("/proc") if name.isdigit()),
         }

@@ -77,7 +77,7 @@ class SocketMachineRoom:
         return value
 
     def status(self, timeout: float = 5.0) -> dict[str, Any]:
-        """``{"control_plane", "nodes", "pods", "processes"}``."""
+        """``{"control_plane", "nodes", "failure", "pods", "processes"}``; failure: what ended by itself, or empty."""
         return dict(self.request("GET", "/status", timeout=timeout))
 
     def create_control_plane(self, name: str, version: str, host: str, port: int) -> dict[str, Any]:

@@ -51,7 +51,13 @@ class Network:
     async def create(self, address: str) -> int:
         """A descriptor of a new namespace with ``eth0`` at ``address``. It ends when the last descriptor and process do."""
         self._links += 1
-        return await self._run(_make_namespace, f"veth{self._links}", address)
+        making = asyncio.ensure_future(self._run(_make_namespace, f"veth{self._links}", address))
+        try:
+            return await asyncio.shield(making)
+        except asyncio.CancelledError:
+            # The thread goes on: nobody waits for the descriptor any more, and without this nobody would close it.
+            making.add_done_callback(_close)
+            raise
 
     async def listen(self, namespace: int, address: str, port: int) -> socket.socket:
         """A listening TCP socket that lives in ``namespace``."""
@@ -59,6 +65,11 @@ class Network:
 
     async def _run(self, function: Callable[..., Result], *args: Any) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
+
+
+def _close(made: asyncio.Future[int]) -> None:
+    if not made.cancelled() and made.exception() is None:
+        os.close(made.result())
 
 
 def _make_bridge() -> None:

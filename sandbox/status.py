@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Object = dict[str, Any]
-OWN_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready")
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -18,8 +19,28 @@ from .versions import KUBERNETES_VERSION, TRAINING_OPERATOR_MANIFESTS
 Name = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,30}[a-z0-9])?$")]
 """A DNS label of at most 32 characters: it becomes part of Kubernetes and AWS names."""
 
+Labels = dict[
+    Annotated[
+        str,
+        Field(max_length=63, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"),
+    ],
+    Annotated[str, Field(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")],
+]
+"""Kubernetes labels that EKS takes too: it counts a key's prefix among its 63 characters."""
+
+_RESERVED_DOMAIN = re.compile(r"(^|\.)(kubernetes\.io|k8s\.io|eks\.amazonaws\.com)/")
+
 EFA_KUBERNETES_MINOR = 33
 """From 1.33 on, the security group that EKS makes lets its members send to each other by group, as EFA needs."""
+
+
+def refuse_reserved(labels: Labels) -> None:
+    """Raises `ValueError` for a label that no kubelet may give its node: the nodes would start, and never join."""
+    for key in labels:
+        if _RESERVED_DOMAIN.search(key):
+            raise ValueError(
+                f"labels: {key!r} is reserved, and nodes with it never join; accepted: a domain of your own"
+            )
 
 
 class NetworkSettings(Strict):
@@ -69,8 +90,13 @@ class SystemNodeSettings(Strict):
     """Any EC2 type without GPUs."""
     desired: int = Field(default=2, ge=1, le=20)
     """Nodes."""
-    labels: dict[str, str] = {}
+    labels: Labels = {}
     """Kubernetes labels beside the program's own."""
+
+    @model_validator(mode="after")
+    def _can_join(self) -> SystemNodeSettings:
+        refuse_reserved(self.labels)
+        return self
 
 
 class GpuNodeGroupSettings(Strict):
@@ -92,7 +118,7 @@ class GpuNodeGroupSettings(Strict):
     """Nodes to which sweeps return the group."""
     root_volume_gib: int = Field(default=500, ge=50, le=16_384)
     """Size of the encrypted gp3 root volume in GiB."""
-    labels: dict[str, str] = {}
+    labels: Labels = {}
     """Kubernetes labels beside the program's own."""
 
     @model_validator(mode="after")
@@ -103,6 +129,7 @@ class GpuNodeGroupSettings(Strict):
             )
         if not self.min <= self.desired <= self.max:
             raise ValueError(f"desired: {self.desired} is outside min {self.min} to max {self.max}")
+        refuse_reserved(self.labels)
         return self
 
     @property
@@ -191,7 +218,7 @@ class JobSettings(Strict):
     """The user's own image with its tag or digest; None: the trainer's."""
     env: dict[str, str] = {}
     """Environment beside the program's own."""
-    labels: dict[str, str] = {}
+    labels: Labels = {}
     """Labels of the PyTorchJob beside the program's own."""
     trainer: TrainerConfig = TrainerConfig()
     """Configuration of the training program."""
@@ -202,7 +229,7 @@ class Settings(Strict):
 
     region: str = "us-west-2"
     """AWS region."""
-    owner: str = Field(default="unowned", min_length=1)
+    owner: str = Field(default="unowned", max_length=256, pattern=r"^[\p{L}\p{Z}\p{N}_.:/=+\-@]+$")
     """Value of the tag ``eksfsdp:owner`` on every AWS resource."""
     network: NetworkSettings = NetworkSettings()
     """The VPC."""
@@ -351,6 +378,7 @@ __all__ = [
     "GpuNodeGroupSettings",
     "ImageSettings",
     "JobSettings",
+    "Labels",
     "NetworkSettings",
     "PartSettings",
     "Settings",

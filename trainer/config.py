@@ -74,6 +74,8 @@ def read_file(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"--config: {str(path)!r}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"--config: {str(path)!r} is no text in UTF-8") from None
     try:
         if path.suffix in (".yaml", ".yml"):
             import yaml

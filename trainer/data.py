@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from eks_fsdp.spec.base import SettingsError
 from eks_fsdp.spec.trainer import TrainerConfig
 
 END_OF_DOCUMENT = 256
@@ -71,14 +72,17 @@ class PackedData:
     """The packed sequences, split for good into those for training and those for evaluation."""
 
     def __init__(self, config: TrainerConfig, texts: list[str] | None = None) -> None:
-        """``texts``: None for the configured source. Raises `ValueError` where nothing is left to train on."""
+        """``texts``: None for the configured source. Raises `SettingsError` where nothing is left to train on."""
         self._inputs, self._labels = pack(
             tokenize(documents() if texts is None else texts), config.data.sequence_length
         )
         total = len(self._inputs)
         held_out = round(total * config.data.eval_fraction)
         if total - held_out < 1:
-            raise ValueError(f"data.source: {total} sequences of {config.data.sequence_length} tokens are too few")
+            raise SettingsError(
+                f"data.sequence_length: {config.data.sequence_length} cuts {config.data.source!r} into {total} sequences, "
+                f"and {held_out} of them are for evaluation; accepted: a length that leaves some to train on"
+            )
         self._seed = config.seed
         shuffled = torch.randperm(total, generator=torch.Generator().manual_seed(config.seed))
         self._held_out = shuffled[:held_out].sort().values

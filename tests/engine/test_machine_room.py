@@ -214,7 +214,7 @@ def test_exec_carries_streams_and_the_exit_code(room: Room) -> None:
     assert "exit code 3" in text
     began = time.monotonic()
     room.kubectl("delete", "pod", "shell")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 25, "it ends on SIGTERM, not after its grace of 30 s"
 
 
 def test_a_killed_container_starts_again_and_its_last_log_stays(room: Room) -> None:
@@ -335,7 +335,13 @@ def test_a_control_plane_ends_and_the_next_one_starts_empty(room: Room) -> None:
     room.apply(pod("left", "sleep 600"))
     eventually("it is ready", lambda: running(room, "left"))
     room.client.delete_control_plane("test")
-    assert room.client.status() == {"control_plane": None, "nodes": [], "pods": 0, "processes": 1}
+    assert room.client.status() == {
+        "control_plane": None,
+        "nodes": [],
+        "failure": "",
+        "pods": 0,
+        "processes": 1,
+    }
     room.client.create_control_plane("next", "1.34", "127.0.0.1", 1)
     assert room.client.status()["nodes"] == []
 

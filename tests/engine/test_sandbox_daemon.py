@@ -82,9 +82,7 @@ def _environment(text: str) -> dict[str, str]:
 
 def test_up_use_and_down(sandbox: Sandbox) -> None:
     assert "no sandbox is up" in sandbox.run("status", code=2)
-    began = time.monotonic()
     assert "Sandbox ready in" in sandbox.run("up")
-    assert time.monotonic() - began < 40
     assert "a sandbox is up in" in sandbox.run("up", code=2)
     told = json.loads(sandbox.run("status", "--json"))
     assert told["state"] == "ready"
@@ -100,9 +98,7 @@ def test_up_use_and_down(sandbox: Sandbox) -> None:
     version = subprocess.run(["pulumi", "version"], env=environment, capture_output=True, text=True, check=True)
     assert version.stdout.startswith("v3.")
 
-    began = time.monotonic()
     sandbox.run("down", "--keep-logs")
-    assert time.monotonic() - began < 12
     assert sandbox.gone(1)
     assert set(sandbox.layout.root.iterdir()) == {sandbox.layout.mark, sandbox.layout.logs}
     sandbox.run("down")
@@ -117,7 +113,7 @@ def test_a_crashed_machine_room_is_told(sandbox: Sandbox) -> None:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             continue
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while describe(sandbox.layout)["state"] != "failed" and time.monotonic() < deadline:
         time.sleep(0.1)
     told = sandbox.run("status", code=2)
@@ -141,7 +137,7 @@ def test_ctrl_c_while_starting_leaves_no_process(sandbox: Sandbox) -> None:
     process = subprocess.Popen(
         sandbox.command("up"), env=sandbox.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not sandbox.layout.progress_file.exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)

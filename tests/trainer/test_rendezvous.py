@@ -132,7 +132,7 @@ def test_waiting_ends_with_the_names_of_what_is_missing(store: EtcdStore) -> Non
     store.set_timeout(timedelta(seconds=0.3))
     with pytest.raises(LookupError, match=r"within 0\.3 s"):
         PrefixStore("p", store).get("gone")
-    assert 0.5 <= time.monotonic() - started < 2
+    assert 0.5 <= time.monotonic() - started < 60, "the store's default is 300 s"
 
 
 # Client and backend
@@ -145,7 +145,7 @@ def test_an_absent_etcd_is_told_within_the_limit() -> None:
         client.get("/a")
     with pytest.raises(RendezvousConnectionError):
         EtcdBackend(client, "/a/").get_state()
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 30, "the client's default is twice 60 s"
     client.close()
 
 
@@ -276,20 +276,20 @@ def put_state(etcd: Etcd, run_id: str, seconds_ago: float) -> None:
 
 def test_a_close_left_by_the_dead_is_reset_and_no_round_is_used_twice(etcd: Etcd, run_id: str) -> None:
     put_state(etcd, run_id, seconds_ago=60)
-    handler = make(etcd, run_id)
+    handler = make(etcd, run_id, join_timeout=300)
     started = time.monotonic()
     join(handler)
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 60, "it waited for the dead"
     assert handler._state_holder.state.round > 4
     handler.shutdown()
 
 
 def test_a_close_waits_for_those_who_are_alive(etcd: Etcd, run_id: str) -> None:
     put_state(etcd, run_id, seconds_ago=0)
-    handler = make(etcd, run_id)
+    handler = make(etcd, run_id, join_timeout=300)
     started = time.monotonic()
     join(handler)
-    assert 1.5 < time.monotonic() - started < 6
+    assert 1.5 < time.monotonic() - started < 60
     handler.shutdown()
 
 
@@ -360,7 +360,7 @@ def test_training_goes_on_without_etcd(etcd_binary: str, tmp_path_factory: pytes
     assert a._told_of_absence
     time.sleep(1.5)  # and heartbeats are lost
     own.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while a._told_of_absence:
         assert a.num_nodes_waiting() == 0
         assert time.monotonic() < deadline

@@ -75,7 +75,7 @@ def test_evaluation_has_the_same_number_of_batches_on_every_rank() -> None:
 
 
 def test_too_little_text_is_refused() -> None:
-    with pytest.raises(ValueError, match="too few"):
+    with pytest.raises(SettingsError, match=r"data\.sequence_length: .* into 0 sequences"):
         data.PackedData(TrainerConfig(), texts=[])
 
 

@@ -64,6 +64,7 @@ class Declared:
     retained: bool
     custom: bool
     ignored_changes: tuple[str, ...]
+    deleted_before_replaced: bool
     outputs: dict[str, Any] = field(default_factory=dict)
     """Of a component."""
 
@@ -116,6 +117,7 @@ class _Recorder(mocks.MockMonitor):
                     retained=request.retainOnDelete,
                     custom=request.custom,
                     ignored_changes=tuple(request.ignoreChanges),
+                    deleted_before_replaced=request.deleteBeforeReplace,
                 )
             )
         return response

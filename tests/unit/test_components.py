@@ -222,6 +222,29 @@ def test_the_gpu_group_is_tainted_and_in_the_private_subnet_of_its_zone(declared
     assert group["launchTemplate"] == {"id": "p-gpu-p5-template-id", "version": "1"}
 
 
+def test_neither_an_update_nor_a_new_group_runs_more_gpu_nodes_than_are_declared(declared: list[Declared]) -> None:
+    group = one(declared, "aws:eks/nodeGroup:NodeGroup")
+    assert group.inputs["updateConfig"] == {"updateStrategy": "MINIMAL", "maxUnavailablePercentage": 100}
+    assert group.deleted_before_replaced
+
+
+def test_the_programs_labels_of_system_nodes_win_over_the_users(declare_program: Declare) -> None:
+    # All that is not training is placed by them.
+    settings = sandbox_settings(system_nodes={"labels": {"eksfsdp/role": "mine", "team": "a"}})
+    nodes = one(declare_program(platform(settings)), "eks:index:ManagedNodeGroup")
+    assert nodes.inputs["labels"] == {"team": "a", "eksfsdp/role": "system"}
+
+
+def test_checkpoints_stay_where_they_are_when_the_gpu_groups_move(declared: list[Declared]) -> None:
+    assert one(declared, "aws:fsx/lustreFileSystem:LustreFileSystem").ignored_changes == ("subnetIds",)
+
+
+def test_the_csi_drivers_add_on_has_the_pod_identity_agent_before_it(declared: list[Declared]) -> None:
+    agent, driver = (one(declared, "aws:eks/addon:Addon", name) for name in ("pod-identity", "csi-driver"))
+    assert (agent.inputs["addonName"], driver.inputs["addonName"]) == ("eks-pod-identity-agent", "aws-fsx-csi-driver")
+    assert agent.urn in driver.depends_on
+
+
 def test_the_efa_group_is_open_to_itself_both_ways(declared: list[Declared]) -> None:
     for kind in ("Ingress", "Egress"):
         rule = one(declared, f"aws:vpc/securityGroup{kind}Rule:SecurityGroup{kind}Rule").inputs

@@ -6,12 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from eks_fsdp.launcher.demo import exports
+from eks_fsdp.launcher import demo, processes
+from eks_fsdp.launcher.demo import Demo, exports
+from eks_fsdp.launcher.errors import WaitError
 
 ROOT = Path(__file__).parents[2]
 CLI = [sys.executable, "-m", "eks_fsdp.launcher.cli"]
@@ -32,11 +33,13 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     seconds = []
     for _ in range(3):
-        began = time.monotonic()
+        before = os.times()
         done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
-        seconds.append(time.monotonic() - began)
+        after = os.times()
+        # Of the CPU, not of the clock: other work on this machine does not count.
+        seconds.append(after.children_user + after.children_system - before.children_user - before.children_system)
         assert done.stdout.splitlines()[-1] == "LOADED [] 0"
-    assert min(seconds) < 0.3 or os.getloadavg()[0] > 2, seconds
+    assert min(seconds) < 0.5, seconds
     for command in ("run", "sweep", "report", "status", "logs", "stop", "demo", "sandbox"):
         assert command in done.stdout
 
@@ -99,7 +102,7 @@ def test_an_interrupt_ends_without_a_traceback(number: int) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert errors == "\ninterrupted\n"
 
@@ -135,3 +138,25 @@ def test_exports_of_a_shell_script_are_read(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("PATH", "/usr/bin")
     script = "# comment\nexport A='b c'\nexport PATH=/x/bin:$PATH\nexport EMPTY=\"\"\n"
     assert exports(script) == {"A": "b c", "PATH": "/x/bin:/usr/bin", "EMPTY": ""}
+
+
+def test_a_demos_folders_are_those_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shown = Demo(Path("box"), Path("out"), keep=False)
+    spawned = shown._spawn([sys.executable, "-c", "import os; print(os.getcwd())"])
+    assert spawned.communicate(timeout=60)[0] == f"{tmp_path}\n"
+    assert shown._folder == tmp_path / "box"
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "scaling.json").write_text("{}")
+    with pytest.raises(ValueError, match="SweepReport"):
+        shown._check_points()
+
+
+def test_a_command_of_the_demo_that_does_not_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Demo(Path("box"), Path("out"), keep=False)
+    with pytest.raises(WaitError, match="waited 0 s for: pulumi stack init"):
+        shown._ask("pulumi stack init", [sys.executable, "-c", "import time; time.sleep(60)"], 0.1)
+    monkeypatch.setattr(demo, "INTERRUPT_SECONDS", 0.1)
+    monkeypatch.setattr(Demo, "_me", [sys.executable, "-c", "import time; time.sleep(60)"])
+    shown._down()
+    assert not processes.descendants(os.getpid())

@@ -6,11 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
+
+from eks_fsdp.launcher import view
 from eks_fsdp.launcher.kube import ApiError
 from eks_fsdp.launcher.logs import Cursor, PodFollower, split_stamp
 from eks_fsdp.launcher.view import LeaderFilter
 
-from .launcher_samples import line, pod, start_row
+from .launcher_samples import line, pod, pytorch_job, start_row
 
 
 def stamped(second: int, text: str, nanos: str = "") -> bytes:
@@ -53,13 +56,13 @@ class FakeCluster:
 
 
 def follow(cluster: FakeCluster) -> list[str]:
-    """Follow to the end of the pod, at most two seconds."""
+    """Follow to the end of the pod, at most a minute."""
     lines: list[str] = []
     first = cluster.pods[0]
     assert first is not None
     follower = PodFollower(cluster, "ns", first, lambda name, uid, text: lines.append(text), pause_seconds=0.001)
     follower.start()
-    follower.join(2)
+    follower.join(60)
     assert not follower.is_alive()
     return lines
 
@@ -124,7 +127,7 @@ def test_a_pod_of_the_same_name_is_another_pod() -> None:
     lines: list[str] = []
     follower = PodFollower(cluster, "ns", pod(uid="first"), lambda *args: lines.append(args[2]), pause_seconds=0.001)
     follower.start()
-    follower.join(2)
+    follower.join(60)
     assert not follower.is_alive()
     assert lines == []
 
@@ -132,11 +135,11 @@ def test_a_pod_of_the_same_name_is_another_pod() -> None:
 def test_halting_ends_a_follower_that_waits() -> None:
     cluster = FakeCluster()
     cluster.pods = [pod(phase="Pending", state={"waiting": {"reason": "ContainerCreating"}})]
-    follower = PodFollower(cluster, "ns", cluster.pods[0] or {}, lambda *args: None, pause_seconds=10)
+    follower = PodFollower(cluster, "ns", cluster.pods[0] or {}, lambda *args: None, pause_seconds=600)
     follower.start()
     time.sleep(0.05)
     follower.halt()
-    follower.join(1)
+    follower.join(60)
     assert not follower.is_alive()
 
 
@@ -156,3 +159,32 @@ def test_where_nobody_leads_the_first_pod_speaks() -> None:
     leader.take("w-1", "b")
     leader.take("w-0", "a")
     assert leader.rest() == ["a"]
+
+
+def test_following_outlasts_an_api_server_that_is_away_and_no_refusal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Cluster(FakeCluster):
+        def __init__(self, *answers: Any) -> None:
+            super().__init__()
+            self.answers = list(answers)
+
+        def job(self, namespace: str, name: str) -> Any:
+            answer = self.answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+    def show(*answers: Any) -> None:
+        cluster: Any = Cluster(*answers)
+        cluster.pods = lambda namespace, job: []
+        view._follow(view.Place(cluster, "ns", None, None), "job", every=False)
+
+    monkeypatch.setattr(view, "AWAY_SECONDS", 0.01)
+    show(ApiError(0, "away"), ApiError(503, "starting"), pytorch_job(("Succeeded", "done")))
+    assert capsys.readouterr().out == "job: Succeeded. done\n"
+    with pytest.raises(ApiError, match="forbidden"):
+        show(ApiError(403, "forbidden"))
+    monkeypatch.setattr(view, "UNREACHABLE_SECONDS", 0)
+    with pytest.raises(ApiError, match="away"):
+        show(ApiError(0, "away"))

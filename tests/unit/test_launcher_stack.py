@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 import yaml
 
+from eks_fsdp.launcher import run as runs
 from eks_fsdp.launcher import stack as stacks
 from eks_fsdp.launcher.errors import UserError
 from eks_fsdp.launcher.run import RunRequest, changed_job
 from eks_fsdp.launcher.stack import Engine, Platform, settings_of, with_settings
-from eks_fsdp.launcher.sweep import Request, plan_jobs
+from eks_fsdp.launcher.sweep import Request, plan_jobs, scaled_group
 from eks_fsdp.spec.settings import Settings
 
 CONTENT: dict[str, Any] = {
@@ -161,3 +162,37 @@ def test_flags_change_a_run(platform: Platform) -> None:
         changed_job(job, RunRequest(stack="big", changes=["trainer.seed"]), "r1")
     with pytest.raises(UserError, match="'nodes' has no settings below it"):
         changed_job(job, RunRequest(stack="big", changes=["nodes.x=7"]), "r1")
+
+
+def test_what_an_interrupted_submission_made_is_found_by_its_label(monkeypatch: pytest.MonkeyPatch) -> None:
+    selectors: list[str] = []
+
+    class Cluster:
+        def jobs(self, namespace: str, selector: str) -> list[dict[str, Any]]:
+            selectors.append(f"{namespace} {selector}")
+            return [{"metadata": {"name": "llama-abc"}}]
+
+        def delete_job(self, namespace: str, name: str) -> None:
+            selectors.append(f"{namespace} {name}")
+
+        def pods(self, namespace: str, job: str) -> list[dict[str, Any]]:
+            return []
+
+    runs._end_job(Cluster(), "training", "r1a2b3c")  # type: ignore[arg-type]
+    assert selectors == ["training eksfsdp/run=r1a2b3c", "training llama-abc"]
+
+
+def test_nodes_that_could_not_be_returned_are_told(platform: Platform, capsys: pytest.CaptureFixture[str]) -> None:
+    class Locked:
+        ups = 0
+
+        def up(self, stack: str, content: Any) -> None:
+            self.ups += 1
+            if self.ups > 1:
+                raise UserError("the stack is locked")
+
+    _, job = platform.template(None)
+    with pytest.raises(UserError, match="locked"), scaled_group(Locked(), platform, job, 8):  # type: ignore[arg-type]
+        pass
+    told = " ".join(capsys.readouterr().out.split())
+    assert "left behind: up to 8 x p5.48xlarge in group p5, which should be at 0: `pulumi up -s big`" in told

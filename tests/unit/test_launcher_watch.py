@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from eks_fsdp.launcher.errors import WaitError
 from eks_fsdp.launcher.kube import ApiError
 from eks_fsdp.launcher.live import progress_text
 from eks_fsdp.launcher.tracker import Asked, Progress, RowError, Tracker, parse_row
-from eks_fsdp.launcher.watch import Limits, Watch
+from eks_fsdp.launcher.watch import Limits, Watch, wait_until_gone
 from eks_fsdp.spec.records import EndRow, Restarts, StepRow
 
 from .launcher_samples import UNSCHEDULABLE, job_settings, line, pending_pod, pod, pytorch_job, start_row, step_row
@@ -47,7 +46,7 @@ def test_a_line_that_claims_to_be_a_row_and_is_none_is_told(text: str) -> None:
 
 def test_the_schedulers_own_words_say_why_a_pod_waits() -> None:
     tracker = Tracker(ASKED)
-    tracker.see_pods([pending_pod("job-worker-0"), pending_pod("job-worker-1", "u1")], no_events, 0.0)
+    tracker.see_pods([pending_pod("job-worker-0"), pending_pod("job-worker-1", "u1")], no_events)
     progress = tracker.progress(0.0)
     assert progress.reason == f"2 of 2 pods wait: Unschedulable: {UNSCHEDULABLE}"
     assert UNSCHEDULABLE in progress_text(progress)
@@ -68,8 +67,8 @@ def test_what_else_can_keep_a_pod_from_running() -> None:
 
 def test_restarts_are_counted_apart() -> None:
     tracker = Tracker(ASKED)
-    tracker.see_pods([pod(restarts=1), pod("job-worker-1", uid="u1")], no_events, 0.0)
-    tracker.see_pods([pod(restarts=1), pod("job-worker-1", uid="u2", restarts=2)], no_events, 1.0)
+    tracker.see_pods([pod(restarts=1), pod("job-worker-1", uid="u1")], no_events)
+    tracker.see_pods([pod(restarts=1), pod("job-worker-1", uid="u2", restarts=2)], no_events)
     for row in (start_row(2), start_row(2, restart_count=1), start_row(2, resumed_from_step=4)):
         tracker.see_line("job-worker-0", "u0", line(row))
     assert tracker.restarts == Restarts(rendezvous_rounds=2, container_restarts=3, pod_recreations=1)
@@ -84,7 +83,7 @@ def test_a_round_that_died_before_its_start_row_is_counted_by_torchruns_own_coun
 def test_progress_in_words() -> None:
     tracker = Tracker(ASKED)
     tracker.see_job(pytorch_job(("Created", ""), ("Running", "")), 0.0)
-    tracker.see_pods([pod(), pod("job-worker-1", uid="u1")], no_events, 0.0)
+    tracker.see_pods([pod(), pod("job-worker-1", uid="u1")], no_events)
     tracker.see_line("job-worker-0", "u0", line(step_row(5, 1234.0)))
     text = progress_text(tracker.progress(0.0))
     assert text == "Running  2/2 pods  step 5/8  loss 4.5000  1,234 tokens/s"
@@ -176,9 +175,7 @@ def test_a_run_from_pending_to_its_end(tmp_path: Path) -> None:
 
 def test_a_job_that_stays_pending_is_stopped_with_the_schedulers_reason() -> None:
     cluster = FakeCluster([([pending_pod()], pytorch_job(("Created", "")))])
-    began = time.monotonic()
     record, _ = watch(cluster, pending=0.1)
-    assert time.monotonic() - began < 5
     assert cluster.deleted == ["job"]
     assert record.condition == "Stopped"
     assert record.message.startswith("pending for more than 0 s: 1 of 2 pods wait: Unschedulable: 0/5 nodes")
@@ -215,6 +212,7 @@ def test_an_api_server_that_comes_back_costs_nothing_and_one_that_does_not_ends_
     record, seen = watch(FakeCluster([(away, None), (over, pytorch_job(("Succeeded", "")))]))
     assert record.condition == "Succeeded"
     assert "does not answer" in str(seen[0].trouble)
+    assert seen[-1].trouble is None
     with pytest.raises(WaitError, match="for the API server while watching job job: 127"):
         watch(FakeCluster([(away, None)]), unreachable=0.1)
 
@@ -226,3 +224,43 @@ def test_a_loss_that_is_no_number_is_kept_in_the_record() -> None:
     assert isinstance(row, StepRow)
     assert row.loss != row.loss
     assert tracker.progress(0.0).loss is None
+
+
+def finished_run() -> tuple[list[dict[str, Any]], list[bytes]]:
+    """Two pods that have ended well, and the leader's log with its start row and one step."""
+    log = [f"2026-01-02T03:04:0{n}Z {line(row)}\n".encode() for n, row in enumerate((start_row(2), step_row(1)))]
+    names = ("job-worker-0", "job-worker-1")
+    return [pod(name, uid=f"u{i}", phase="Succeeded", node=f"n{i}") for i, name in enumerate(names)], log
+
+
+def test_a_request_that_fails_just_after_pods_appeared_loses_no_log() -> None:
+    class FailsOnce(FakeCluster):
+        def node_labels(self, name: str) -> dict[str, str]:
+            if len(self.scenes) > 1:
+                self._next()
+                raise ApiError(0, "gone for a moment")
+            return super().node_labels(name)
+
+    pods, log = finished_run()
+    record, _ = watch(FailsOnce([(pods, None), (pods, pytorch_job(("Succeeded", "")))], log))
+    assert [row.step for row in record.steps] == [1]
+
+
+def test_a_log_that_cannot_be_kept_costs_no_row(tmp_path: Path) -> None:
+    pods, log = finished_run()
+    cluster: Any = FakeCluster([(pods, pytorch_job(("Running", ""))), (pods, pytorch_job(("Succeeded", "")))], log)
+    watched = Watch(cluster, "ns", ASKED, log_folder=tmp_path / "logs", poll_seconds=0.01)
+    (tmp_path / "logs").rmdir()
+    record = watched.run()
+    assert [row.step for row in record.steps] == [1]
+    assert "logs are no longer kept" in str(watched.tracker.trouble)
+
+
+def test_waiting_for_pods_to_go_outlasts_an_absent_api_server_and_has_a_limit() -> None:
+    away: Any = ApiError(0, "127.0.0.1 does not answer")
+    wait_until_gone(FakeCluster([(away, None), ([], None)]), "ns", "job", 60)  # type: ignore[arg-type]
+    with pytest.raises(WaitError, match=r"left: .* does not answer"):
+        wait_until_gone(FakeCluster([(away, None)]), "ns", "job", 0)  # type: ignore[arg-type]
+    forbidden: Any = ApiError(403, "forbidden")
+    with pytest.raises(ApiError, match="forbidden"):
+        wait_until_gone(FakeCluster([(forbidden, None)]), "ns", "job", 60)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import ipaddress
 import json
 import re
@@ -16,6 +17,7 @@ import yaml
 from eks_fsdp.components import device_plugins, etcd, monitoring, storage, training_operator
 from eks_fsdp.components.cluster import SYSTEM_NODES
 from eks_fsdp.components.gpu_nodes import network_interfaces, node_labels, user_data
+from eks_fsdp.components.image import repository_name
 from eks_fsdp.components.network import plan_subnets
 from eks_fsdp.components.objects import declare
 from eks_fsdp.components.training_job import NAME_LIMIT, JobPlan
@@ -151,6 +153,16 @@ def test_every_container_asks_for_memory_and_is_limited_in_it_alone() -> None:
             assert set(container["resources"]["limits"]) == {"memory"}
             assert set(container["resources"]["requests"]) == {"cpu", "memory"}
     assert pods()["dcgm-exporter"]["containers"][0]["resources"]["limits"]["memory"] == "1Gi"
+
+
+def test_the_exporters_list_has_three_fields_in_each_line() -> None:
+    # It ends on a line of any other number.
+    assert all(len(line) == 3 for line in csv.reader(monitoring.dcgm_counters_csv().splitlines()))
+
+
+@pytest.mark.parametrize(("stack", "folder"), [("sandbox", "sandbox/"), ("P5_16.west-", "p5-16-west/"), ("_", "")])
+def test_the_registrys_name_is_one_that_ecr_takes(stack: str, folder: str) -> None:
+    assert repository_name(stack, "eks-fsdp/trainer") == f"{folder}eks-fsdp/trainer"
 
 
 def test_the_board_shows_what_is_measured() -> None:

@@ -72,3 +72,10 @@ def test_options_of_the_kubelets_api() -> None:
     assert LogOptions().render(Entry(AT, False, b"x")) == b"x"
     with pytest.raises(ValueError, match="invalid literal"):
         LogOptions.parse({"tailLines": "many"})
+
+
+def test_a_full_disk_costs_lines_and_never_the_container() -> None:
+    log = LogFile(Path("/dev/full"))
+    log.write(b"whole\nrest")
+    log.close()
+    assert log.closed

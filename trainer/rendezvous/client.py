@@ -130,7 +130,8 @@ class EtcdClient:
                 problem = f"HTTP {answer.status_code}: {answer.text.strip()[:200]}"
                 if answer.status_code < 500:
                     raise EtcdError(f"etcd at {self.endpoint} refused {path}: {problem}")
-            except (requests.ConnectionError, requests.Timeout) as error:
+            except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
+                # The last is an answer that broke off.
                 problem = str(error)
                 self.close()
             except requests.RequestException as error:
