@@ -99,7 +99,8 @@ class ImageTable:
         return IDLE
 
     def _program(self, name: str, path: str) -> Image:
-        binary = self.toolchain / name
+        # The file itself: a link in the toolchain's folder may lead through a directory that containers do not see.
+        binary = (self.toolchain / name).resolve()
         if not binary.exists():
             return IDLE
         return Image(files={path: binary}, entrypoint=(path,))

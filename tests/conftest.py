@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from eks_fsdp.sandbox.toolchain import ToolchainError, toolchain_bin
 
@@ -14,3 +15,6 @@ except ToolchainError:
 else:
     os.environ.setdefault("EKS_FSDP_TOOLCHAIN", folder)
     os.environ["PATH"] = os.pathsep.join([folder, os.environ["PATH"]])
+
+# What is started in the background of a script ignores it, and so would every program that a test interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -74,9 +74,12 @@ def test_ctrl_c_at_any_moment_leaves_nothing(tmp_path: Path, seconds: int) -> No
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     ) as process:
-        time.sleep(seconds)
-        # The terminal sends it to the whole foreground group.
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(timeout=15) == 130
+        try:
+            time.sleep(seconds)
+            # The terminal sends it to the whole foreground group.
+            os.killpg(process.pid, signal.SIGINT)
+            assert process.wait(timeout=15) == 130
+        finally:
+            process.terminate()
     assert processes_naming(folder) == []
     assert not folder.exists()

@@ -37,6 +37,15 @@ def test_the_platforms_own_images(tmp_path: Path) -> None:
     assert table.find(versions.NVIDIA_DEVICE_PLUGIN_IMAGE) is IDLE
 
 
+def test_a_program_is_shown_where_it_really_is(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "bin").mkdir()
+    binary = tmp_path / "real" / "etcd"
+    binary.touch()
+    (tmp_path / "bin" / "etcd").symlink_to(binary)
+    assert ImageTable(tmp_path / "bin").find("quay.io/coreos/etcd:v3.6.7").files == {"/usr/local/bin/etcd": binary}
+
+
 def test_a_program_that_the_toolchain_lacks_is_kept_idle(tmp_path: Path) -> None:
     assert ImageTable(tmp_path).find(versions.PROMETHEUS_IMAGE) is IDLE
 
