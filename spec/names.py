@@ -21,6 +21,15 @@ SWEEP_LABEL = "eksfsdp/sweep"
 OPERATOR_JOB_NAME_LABEL = "training.kubeflow.org/job-name"
 OPERATOR_REPLICA_INDEX_LABEL = "training.kubeflow.org/replica-index"
 
+TEAM_LABEL = "eksfsdp/team"
+ZONE_ID_LABEL = "topology.k8s.aws/zone-id"
+NETWORK_LAYER_LABELS = tuple(f"topology.k8s.aws/network-node-layer-{layer}" for layer in (1, 2, 3))
+"""From the top of the network down: nodes with the same value in the last one are closest to each other."""
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+"""On a job: the LocalQueue of its namespace that admits it."""
+LOCAL_QUEUE = "training"
+"""Name of the LocalQueue in each of the jobs' namespaces."""
+
 SYSTEM_NAMESPACE = "eks-fsdp-system"
 OPERATOR_NAMESPACE = "kubeflow"
 ETCD_SERVICE = "etcd"
@@ -29,6 +38,11 @@ ETCD_CLIENT_PORT = 2379
 TRAINER_MODULE = "eks_fsdp.trainer"
 TRAINER_CONFIG_PATH = "/etc/eks-fsdp/trainer.json"
 CHECKPOINT_MOUNT = "/mnt/checkpoints"
+SCRATCH_MOUNT = "/scratch"
+JOB_SERVICE_ACCOUNT = "training"
+"""Service account of the jobs' pods, in each of their namespaces."""
+HUGGING_FACE_SECRET = "hugging-face"
+"""Secret with the key ``token``, in each of the jobs' namespaces."""
 TRAINER_METRICS_PORT = 9100 + 900
 """Port of the trainer's Prometheus endpoint on rank 0's pod."""
 TRAINER_METRICS: dict[str, tuple[str, str]] = {
@@ -52,3 +66,5 @@ PROGRAM_NAME = "eks-fsdp"
 
 TAG_OWNER = "eksfsdp:owner"
 TAG_STACK = "eksfsdp:stack"
+TAG_EXPIRY = "eksfsdp:expiry"
+"""When the cost guard ends what carries it, in ISO 8601, or ``never``."""

@@ -1,0 +1,62 @@
+"""Types that several settings share."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, AwareDatetime, Field
+
+from eks_fsdp.spec.base import Strict
+
+Name = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,30}[a-z0-9])?$")]
+"""A DNS label of at most 32 characters: it becomes part of Kubernetes and AWS names."""
+
+Labels = dict[
+    Annotated[
+        str,
+        Field(max_length=63, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"),
+    ],
+    Annotated[str, Field(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")],
+]
+"""Kubernetes labels that EKS takes too: it counts a key's prefix among its 63 characters."""
+
+Tags = dict[
+    Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[\p{L}\p{Z}\p{N}_.:/=+\-@]+$")],
+    Annotated[str, Field(max_length=256, pattern=r"^[\p{L}\p{Z}\p{N}_.:/=+\-@]*$")],
+]
+"""AWS tags."""
+
+AccountId = Annotated[str, Field(pattern=r"^\d{12}$")]
+Arn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:[a-z0-9-]+:[a-z0-9-]*:(\d{12})?:.+$")]
+KmsKeyArn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/.+$")]
+SubnetId = Annotated[str, Field(pattern=r"^subnet-[0-9a-f]{8,17}$")]
+SecurityGroupId = Annotated[str, Field(pattern=r"^sg-[0-9a-f]{8,17}$")]
+ReservationId = Annotated[str, Field(pattern=r"^cr-[0-9a-f]{8,17}$")]
+Zone = Annotated[str, Field(pattern=r"^[a-z]{2}(-[a-z]+)+-\d[a-z]$|^[a-z]{3,5}\d-az\d+$")]
+"""Name of an availability zone (``us-west-2a``), which differs from account to account, or its id (``usw2-az1``), which does not."""
+Moment = Annotated[AwareDatetime, AfterValidator(lambda moment: moment.replace(microsecond=0))]
+"""A point in time with its zone, such as ``2027-01-31T18:00:00Z``."""
+
+_RESERVED_DOMAIN = re.compile(r"(^|\.)(kubernetes\.io|k8s\.io|eks\.amazonaws\.com)/")
+
+
+def refuse_reserved(labels: Labels) -> None:
+    """Raises `ValueError` for a label that no kubelet may give its node: the nodes would start, and never join."""
+    for key in labels:
+        if _RESERVED_DOMAIN.search(key):
+            raise ValueError(
+                f"labels: {key!r} is reserved, and nodes with it never join; accepted: a domain of your own"
+            )
+
+
+def is_zone_id(zone: str) -> bool:
+    """Whether ``zone`` is the id of an availability zone, not its name in one account."""
+    return "-az" in zone
+
+
+class PartSettings(Strict):
+    """One part of the platform inside the cluster."""
+
+    mode: Literal["install", "existing", "none"] = "install"
+    """``existing``: it is there already and is used; ``none``: it is neither installed nor used."""

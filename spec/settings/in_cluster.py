@@ -1,0 +1,79 @@
+"""Settings of what runs in the cluster: device plugins, etcd, operator, queue, teams, secrets."""
+
+from __future__ import annotations
+
+from pydantic import Field, SecretStr, model_validator
+
+from eks_fsdp.spec.base import Strict
+from eks_fsdp.spec.versions import TRAINING_OPERATOR_MANIFESTS
+
+from .common import Arn, Name, PartSettings
+
+
+class TrainingOperatorSettings(PartSettings):
+    """The Kubeflow training operator."""
+
+    manifests: str = TRAINING_OPERATOR_MANIFESTS
+    """Its kustomization: a URL with a ``ref`` (git and the network are needed), or a folder, relative to the program's."""
+    cpu: str = "100m"
+    """CPU request."""
+    memory: str = "256Mi"
+    """Memory request and limit."""
+
+
+class DevicePluginSettings(Strict):
+    """The daemons that make GPUs and EFA interfaces schedulable."""
+
+    nvidia: PartSettings = PartSettings()
+    """NVIDIA device plugin."""
+    efa: PartSettings = PartSettings()
+    """EFA device plugin."""
+
+
+class EtcdSettings(PartSettings):
+    """etcd for rendezvous."""
+
+    persistent: bool = False
+    """Whether its data is on an EBS volume: a restart then keeps what running jobs have agreed on."""
+    storage_gib: int = Field(default=8, ge=1, le=1024)
+    """Size of that volume in GiB."""
+
+
+class QueueSettings(PartSettings):
+    """Kueue: a job gets all its nodes at once or waits holding none. ``none``: jobs start at once, and may hold each other up."""
+
+    manifests: str | None = None
+    """Its kustomization, as a URL or a folder; None: the release's own."""
+    wait_for_pods_minutes: int = Field(default=15, ge=1, le=240)
+    """Minutes in which all pods of an admitted job must be ready, else it goes back into the queue."""
+
+
+class TeamSettings(Strict):
+    """A team: a namespace of its own, and who may run jobs in it."""
+
+    principal_arns: list[Arn] = []
+    """IAM roles and users of the team. They may run, read and stop the team's jobs, and nothing else."""
+    nodes: dict[Name, int] = {}
+    """Nodes of each GPU group that are the team's own; it borrows what others leave idle. A group that is not named: none of its own."""
+    max_jobs: int = Field(default=50, ge=1, le=10_000)
+    """PyTorchJobs in the namespace at once, finished ones included."""
+
+
+class HuggingFaceSettings(Strict):
+    """The token that jobs reach the Hugging Face hub with, as ``HF_TOKEN``."""
+
+    token: SecretStr | None = None
+    """The token itself: ``pulumi config set --secret --path hugging_face.token``."""
+    secret_arn: Arn | None = None
+    """A secret of AWS Secrets Manager that holds the token."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> HuggingFaceSettings:
+        if self.token and self.secret_arn:
+            raise ValueError("token: is set, and secret_arn too; accepted: one of them")
+        return self
+
+    @property
+    def given(self) -> bool:
+        """Whether there is a token."""
+        return self.token is not None or self.secret_arn is not None
