@@ -165,6 +165,8 @@ def _declare(program: Callable[[], Any], answer: Connection) -> None:
     control_plane = SimpleNamespace(
         name="cluster-1",
         arn="arn:aws:eks:us-west-2:123456789012:cluster/cluster-1",
+        endpoint="https://1.eks.amazonaws.com",
+        certificate_authority=SimpleNamespace(data="Q0E="),
         vpc_config=SimpleNamespace(cluster_security_group_id="sg-cluster"),
     )
     eks.Cluster.eks_cluster = property(lambda _: pulumi.Output.from_input(control_plane))  # type: ignore[assignment]
