@@ -11,7 +11,7 @@ import pulumi_aws as aws
 import pulumi_eks as eks
 import pulumi_kubernetes as k8s
 
-from eks_fsdp.spec.names import ROLE_LABEL
+from eks_fsdp.spec.names import ROLE_LABEL, TAG_EXPIRY
 from eks_fsdp.spec.settings import AddonSettings, SystemNodeSettings
 from eks_fsdp.spec.versions import EBS_CSI, FSX_CSI, POD_IDENTITY
 
@@ -222,7 +222,8 @@ class Cluster(pulumi.ComponentResource):
     def _system_nodes(
         self, name: str, args: ClusterArgs, role: aws.iam.Role, depends_on: Sequence[pulumi.Resource]
     ) -> eks.ManagedNodeGroup:
-        tags = {**args.tags, "Name": f"{name}-system"}
+        # Without the expiry: renewing it would be a new version of the template, and new nodes.
+        tags = {key: value for key, value in args.tags.items() if key != TAG_EXPIRY} | {"Name": f"{name}-system"}
         template = aws.ec2.LaunchTemplate(
             f"{name}-system",
             description="System nodes",

@@ -22,11 +22,6 @@ ENDPOINT_SERVICES: dict[str, tuple[str, ...]] = {
 """Services of interface endpoints by the setting's name: images are asked for at the one of ECR, and pulled from the other."""
 
 
-def zone_input(zone: str) -> dict[str, str]:
-    """The input of a subnet that says where it is, for a zone by name or by id."""
-    return {"availability_zone_id" if is_zone_id(zone) else "availability_zone": zone}
-
-
 def service_trust_policy(service: str) -> str:
     """JSON of the policy that lets an AWS service take on a role."""
     statement = {"Effect": "Allow", "Action": "sts:AssumeRole", "Principal": {"Service": service}}
@@ -158,12 +153,13 @@ class Network(pulumi.ComponentResource):
         return aws.ec2.Subnet(
             name,
             vpc_id=vpc.id,
+            availability_zone=None if is_zone_id(zone) else zone,
+            availability_zone_id=zone if is_zone_id(zone) else None,
             cidr_block=cidr,
             # No instance gets a public address: an EFA node with one never joins, as several interfaces forbid it.
             map_public_ip_on_launch=False,
             tags={**self._named(name), **({role: "1"} if role else {})},
             opts=pulumi.ResourceOptions(parent=self, depends_on=list(depends_on)),
-            **zone_input(zone),
         )
 
     def _pod_subnets(
