@@ -119,6 +119,8 @@ LAUNCH_TEMPLATE = Kind(
     auto_name="name",
     name_limit=128,
     volatile=frozenset({"latestVersion", "defaultVersion"}),
+    # New tags of the template itself are no new version of it.
+    volatile_on=frozenset({"description", *_DATA.values()}),
     checks=(_template_checks,),
     tagged=ec2_tagger,
 )
