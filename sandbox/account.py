@@ -25,6 +25,7 @@ from .account_capacity import CAPACITY
 from .account_ec2 import PLACEMENT_GROUPS, SandboxEC2Response, SandboxSSMResponse
 from .account_eks import SandboxEKSResponse, kubeconfig
 from .account_eks_parts import CURRENT, Hooks
+from .account_pod_identity import PATHS as POD_IDENTITY_PATHS
 from .account_resource_groups import PATHS as RESOURCE_GROUP_PATHS
 from .account_resource_groups import SandboxResourceGroupsResponse
 from .layout import ACCESS_KEY, ACCOUNT_ID, REGION, SECRET_KEY
@@ -39,6 +40,7 @@ _EKS_PATHS = (
     "{0}/clusters/(?P<name>[^/]+)/access-entries/(?P<rest>.+)$",
     "{0}/addons/supported-versions$",
     "{0}/cluster-versions$",
+    *POD_IDENTITY_PATHS,
 )
 _WARM = ("sts", "ec2", "iam", "eks", "ecr", "ssm", "fsx", "resource-groups")
 """Services whose models are loaded before the account says that it is ready."""
