@@ -10,7 +10,7 @@ from typing import Any
 from moto.autoscaling.responses import AutoScalingResponse
 from moto.core.responses import ActionResult, EmptyResult
 
-from .account_capacity import Start
+from .account_capacity import Start, moment
 from .account_errors import Refusal
 
 Action = dict[str, Any]
@@ -121,8 +121,8 @@ class SandboxAutoScalingResponse(AutoScalingResponse):
                 f"arn:aws:autoscaling:{self.region}:{self.current_account}:scheduledUpdateGroupAction:"
                 f"{uuid.uuid4()}:autoScalingGroupName/{group}:scheduledActionName/{name}"
             ),
-            "StartTime": _moment(self._get_param("StartTime")),
-            "EndTime": _moment(self._get_param("EndTime")),
+            "StartTime": moment(self._get_param("StartTime")),
+            "EndTime": moment(self._get_param("EndTime")),
             "Recurrence": self._get_param("Recurrence"),
             "TimeZone": self._get_param("TimeZone"),
             **{key: self._get_int_param(key) for key in ("MinSize", "MaxSize", "DesiredCapacity")},
@@ -165,10 +165,3 @@ class SandboxAutoScalingResponse(AutoScalingResponse):
     def describe_scaling_activities(self) -> ActionResult:
         """DescribeScalingActivities: the failed launches."""
         return ActionResult({"Activities": SCALING.activities(self._get_param("AutoScalingGroupName"))})
-
-
-def _moment(value: Any) -> datetime | None:
-    if value is None or isinstance(value, datetime):
-        return value
-    moment = datetime.fromisoformat(str(value).replace("Z", "+00:00"))
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

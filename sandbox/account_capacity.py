@@ -88,6 +88,10 @@ class Capacity:
                 )
         return [self._shown(here[name]) for name in wanted]
 
+    def kept(self, region: str) -> list[Reservation]:
+        """The reservations themselves, whose tags may be changed."""
+        return [made for (where, _), made in self._reservations.items() if where == region]
+
     def modify(self, region: str, name: str, values: Mapping[str, Any]) -> None:
         """Another count or end. Refuses a block, which cannot be changed."""
         shown = self.describe(region, [name])[0]
@@ -243,6 +247,14 @@ def _start(nodes: int, places: int, code: str, message: str, owner: str) -> Star
         "resourceIds": [owner.rpartition("/")[2]],
     }
     return Start(places, [issue])
+
+
+def moment(value: Any) -> datetime | None:
+    """A point in time of a request."""
+    if value is None or isinstance(value, datetime):
+        return value
+    read = datetime.fromisoformat(str(value).replace("Z", "+00:00"))
+    return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 
 CAPACITY = Capacity()

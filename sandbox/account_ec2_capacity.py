@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-from typing import Any
-
 from moto.core.responses import ActionResult
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ec2.responses import EC2Response
 
-from .account_capacity import CAPACITY
+from .account_capacity import CAPACITY, moment
 from .account_errors import Refusal
 from .refusals import gpus
 
@@ -44,7 +41,7 @@ class CapacityRequests(EC2Response):
         values |= {
             "InstanceType": self._get_param("InstanceType"),
             "InstanceCount": self._get_int_param("InstanceCount"),
-            "EndDate": _moment(self._get_param("EndDate")),
+            "EndDate": moment(self._get_param("EndDate")),
             "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
         }
         made = CAPACITY.reserve(self.region, self.current_account, zone, values)
@@ -65,7 +62,7 @@ class CapacityRequests(EC2Response):
 
     def modify_capacity_reservation(self) -> ActionResult:
         """ModifyCapacityReservation."""
-        values = {"InstanceCount": self._get_int_param("InstanceCount"), "EndDate": _moment(self._get_param("EndDate"))}
+        values = {"InstanceCount": self._get_int_param("InstanceCount"), "EndDate": moment(self._get_param("EndDate"))}
         CAPACITY.modify(self.region, self._get_param("CapacityReservationId"), values)
         return ActionResult({"Return": True})
 
@@ -80,8 +77,8 @@ class CapacityRequests(EC2Response):
             "InstanceType": self._get_param("InstanceType"),
             "InstanceCount": self._get_int_param("InstanceCount") or 1,
             "CapacityDurationHours": self._get_int_param("CapacityDurationHours"),
-            "StartDateRange": _moment(self._get_param("StartDateRange")),
-            "EndDateRange": _moment(self._get_param("EndDateRange")),
+            "StartDateRange": moment(self._get_param("StartDateRange")),
+            "EndDateRange": moment(self._get_param("EndDateRange")),
         }
         described = INSTANCE_TYPES.get(wanted["InstanceType"])
         if described is None:
@@ -111,10 +108,3 @@ class CapacityRequests(EC2Response):
             if name in (zone.name, zone.zone_id):
                 return {"ZoneName": zone.name, "ZoneId": zone.zone_id}
         raise Refusal("InvalidParameterValue", f"Invalid availability zone: [{name}]")
-
-
-def _moment(value: Any) -> datetime | None:
-    if value is None or isinstance(value, datetime):
-        return value
-    moment = datetime.fromisoformat(str(value).replace("Z", "+00:00"))
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

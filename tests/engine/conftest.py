@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -60,8 +61,9 @@ class Stand:
         return done.stdout + done.stderr
 
 
-@pytest.fixture
-def stand(tmp_path: Path) -> Iterator[Stand]:
+@contextlib.contextmanager
+def standing(folder: Path) -> Iterator[Stand]:
+    """The providers, started and ended."""
     source = str(Path(__file__).parents[2] / "src")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]).strip(":")}
     process = subprocess.Popen(
@@ -72,17 +74,31 @@ def stand(tmp_path: Path) -> Iterator[Stand]:
         env=environment,
     )
     try:
-        yield Stand(tmp_path / "sandbox", process)
+        yield Stand(folder, process)
     finally:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.close()
         process.stdout.close()
         try:
-            process.wait(10)
+            process.wait(30)
         finally:
             process.kill()
             process.wait(10)
+
+
+@pytest.fixture
+def stand(tmp_path: Path) -> Iterator[Stand]:
+    """An account of the test's own."""
+    with standing(tmp_path / "sandbox") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def shared_stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    """One account for all tests of a file, each of which leaves it empty."""
+    with standing(tmp_path_factory.mktemp("stand") / "sandbox") as running:
+        yield running
 
 
 class Inline:
@@ -97,7 +113,7 @@ class Inline:
         return {str(kind): count for kind, count in (result.summary.resource_changes or {}).items()}
 
     def up(self) -> dict[str, int]:
-        """How many resources were created, updated, left alone."""
+        """How many resources were created, updated, left alone. The Automation API's `up` is one with --skip-preview."""
         return self._changes(self.stack.up())
 
     def preview(self) -> dict[str, int]:

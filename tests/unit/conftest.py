@@ -87,6 +87,8 @@ class _Answers(mocks.Mocks):
                 outputs["repositoryUrl"] = f"123456789012.dkr.ecr.us-west-2.amazonaws.com/{args.inputs['name']}"
             case "aws:ec2/launchTemplate:LaunchTemplate":
                 outputs["latestVersion"] = 1
+            case "aws:ec2/placementGroup:PlacementGroup":
+                outputs["name"] = args.name
             case "aws:eks/nodeGroup:NodeGroup":
                 outputs["resources"] = [{"autoscalingGroups": [{"name": f"eks-{args.name}"}]}]
             case "aws:iam/role:Role":
