@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from eks_fsdp.spec.names import (
     TRAINER_METRICS_PORT,
 )
 from eks_fsdp.spec.rules.addresses import needed
+from eks_fsdp.spec.rules.capacity import moments
+from eks_fsdp.spec.rules.cluster import support_ended
 from eks_fsdp.spec.settings import JobSettings, Settings
 from eks_fsdp.spec.versions import FSX_CSI, POD_IDENTITY, TRAINER_REPOSITORY
 
@@ -79,6 +82,16 @@ def image_version(settings: Settings, name: str, job: JobSettings) -> str:
     return f"{settings.image.repository or TRAINER_REPOSITORY}:{settings.image.tag}"
 
 
+def _cluster_address(cluster: Cluster) -> dict[str, pulumi.Output[str]]:
+    """What nodes with an image of their own must know, as inputs of their group."""
+    made = cluster.control_plane.eks_cluster
+    return {
+        "endpoint": made.endpoint,
+        "certificate_authority": made.certificate_authority.data,
+        "service_cidr": made.kubernetes_network_config.service_ipv4_cidr,
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlatformArgs:
     """Inputs of `TrainingPlatform`."""
@@ -87,6 +100,8 @@ class TrainingPlatformArgs:
     """What the stack file says."""
     stack: str
     """Name of the stack: a tag of every AWS resource, and part of the registry's name."""
+    now: datetime
+    """When the program runs, with its zone. What is refused, and what is scheduled, depends on it."""
     allowed_cidrs: Sequence[str] = ()
     """Ranges that the public endpoint of the API answers, the caller's own address among them; see `caller_address`."""
     work_dir: Path = Path()
@@ -132,6 +147,8 @@ class TrainingPlatform(pulumi.ComponentResource):
         self._settings = args.settings
         self._tags = aws_tags(args.settings.owner, args.stack)
         # All of them before anything is declared: what is refused here has made nothing.
+        if found := [*moments(args.settings, args.now), *support_ended(args.settings, args.now.date())]:
+            raise SettingsError("\n".join(found))
         plans = {job: job_plan(self._settings, job) for job in self._settings.jobs}
         if self._settings.training_operator.mode == "install":
             check_manifests(self._settings.training_operator.manifests, args.work_dir)
@@ -175,6 +192,10 @@ class TrainingPlatform(pulumi.ComponentResource):
                     subnet_id=subnets.private[group.zone],
                     security_group_ids=[cluster.security_group_id, efa],
                     tags=self._tags,
+                    now=self._args.now,
+                    prefix_delegation=settings.cluster.addons.prefix_delegation,
+                    kubeconfig=cluster.kubeconfig,
+                    **(_cluster_address(cluster) if group.ami.image_id else {}),
                 ),
                 pulumi.ResourceOptions(parent=self, providers=[provider], depends_on=cluster.before_nodes),
             )
