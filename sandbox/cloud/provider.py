@@ -154,7 +154,7 @@ class AwsProvider(provider_pb2_grpc.ResourceProviderServicer):
     def Diff(self, request: Any, context: Any) -> Any:
         kind = self._kind(request.urn, context)
         news = from_struct(request.news)
-        olds = from_struct(request.old_inputs) if request.HasField("old_inputs") else from_struct(request.olds)
+        olds = _before(request, from_struct(request.olds), news)
         return difference(kind, olds, news, list(request.ignoreChanges))
 
     def Create(self, request: Any, context: Any) -> Any:
@@ -219,7 +219,7 @@ class AwsProvider(provider_pb2_grpc.ResourceProviderServicer):
     def Update(self, request: Any, context: Any) -> Any:
         kind = self._kind(request.urn, context)
         state, inputs = from_struct(request.olds), from_struct(request.news)
-        old = from_struct(request.old_inputs) if request.HasField("old_inputs") else state
+        old = _before(request, state, inputs)
         operation = self._context(kind, self._config(context), inputs, id=request.id, state=state, old=old)
         changed = _changes(old, inputs)
         handled = {name for update in kind.updates for name in update.on} | kind.ignored
@@ -229,7 +229,7 @@ class AwsProvider(provider_pb2_grpc.ResourceProviderServicer):
             _fail(context, f"updating {kind.token}: the sandbox's stand-in cannot change {', '.join(stuck)} in place")
         if request.preview:
             volatile = kind.volatile if not kind.volatile_on or changed & kind.volatile_on else frozenset[str]()
-            values = {**state, **_plain(inputs), **{name: UNKNOWN for name in volatile if name not in inputs}}
+            values = {**_promised(kind, state, inputs), **{name: UNKNOWN for name in volatile if name not in inputs}}
             values |= {"tagsAll": dict(operation.tags)} if kind.tagged else {}
             return provider_pb2.UpdateResponse(properties=to_struct(values))
         try:
@@ -316,6 +316,25 @@ def _detail(response: Any, path: str, old: Any, new: Any, replaces: bool) -> Non
 
 def _changes(olds: Mapping[str, Any], news: Mapping[str, Any]) -> set[str]:
     return {key for key in set(olds) | set(news) if not key.startswith("__") and olds.get(key) != news.get(key)}
+
+
+def _before(request: Any, state: Mapping[str, Any], news: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs before an update. What the program left open and says now as AWS had chosen it is no change."""
+    if not request.HasField("old_inputs"):
+        return dict(state)
+    said = from_struct(request.old_inputs)
+    chosen = {key: value for key, value in news.items() if said.get(key) is None and state.get(key) == value}
+    return {**said, **chosen}
+
+
+def _promised(kind: Kind, state: Mapping[str, Any], inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Outputs after an update: what the API added to an object of which the program gives a part stays."""
+    values = {**state, **_plain(inputs)}
+    for key, value in values.items():
+        before = state.get(key)
+        if isinstance(value, Mapping) and isinstance(before, Mapping) and key not in kind.maps:
+            values[key] = {**before, **value}
+    return values
 
 
 def _plain(inputs: Mapping[str, Any]) -> dict[str, Any]:
