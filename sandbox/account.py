@@ -147,7 +147,8 @@ class Account:
         for action in SCALING.due(now):
             for cluster in eks_backends[ACCOUNT_ID][self.region].clusters.values():
                 for name, group in cluster.nodegroups.items():
-                    if group.resources["autoScalingGroups"][0]["name"] == action["AutoScalingGroupName"]:
+                    made: Any = group.resources
+                    if made["autoScalingGroups"][0]["name"] == action["AutoScalingGroupName"]:
                         wanted = {"minSize": "MinSize", "maxSize": "MaxSize", "desiredSize": "DesiredCapacity"}
                         sizes = {key: action[source] for key, source in wanted.items() if source in action}
                         eks.update_nodegroup_config(clusterName=cluster.name, nodegroupName=name, scalingConfig=sizes)
