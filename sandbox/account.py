@@ -43,7 +43,7 @@ _EKS_PATHS = (
     "{0}/cluster-versions$",
     *POD_IDENTITY_PATHS,
 )
-_WARM = ("sts", "ec2", "iam", "eks", "ecr", "ssm", "fsx", "resource-groups")
+_WARM = ("sts", "ec2", "iam", "eks", "ecr", "ssm", "fsx", "resource-groups", "logs")
 """Services whose models are loaded before the account says that it is ready."""
 
 
@@ -246,6 +246,8 @@ def leftovers(client: Callable[[str], Any]) -> list[str]:
         add("ECR repository", repository["repositoryName"])
     for system in client("fsx").describe_file_systems()["FileSystems"]:
         add("FSx file system", system["FileSystemId"])
+    for group in client("logs").describe_log_groups()["logGroups"]:
+        add("log group", group["logGroupName"])
     for bucket in client("s3").list_buckets()["Buckets"]:
         add("bucket", bucket["Name"])
     return found
