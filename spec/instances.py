@@ -4,6 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+_CPU_RESERVED = ((1, 60), (1, 10), (2, 5), (10**6, 2.5))
+"""CPUs, and the thousandths of each that the kubelet reserves on EKS (amazon-eks-ami, nodeadm's kubelet configuration)."""
+_RESERVED_MIB, _RESERVED_MIB_PER_POD, _RESERVED_PODS, _EVICTION_MIB = 255, 11, 737, 100
+"""Memory that the same configuration reserves: so much, so much for each pod that the type has addresses for (737 at most,
+and that is taken for every type), and the threshold below which pods are evicted."""
+_USABLE_MEMORY = 0.974
+"""Of the instance's memory, what its system reports as its own; the rest is the kernel's page tables and the firmware's. The
+lower one of those that follow from what was seen on p4de (0.9738) and p5 (0.9797) nodes."""
+_EFA_PAGES_PER_CPU, _EFA_PAGES_LEAST = 110, 5128
+"""Huge pages of 2 MiB that the EFA installer sets aside. p4de and p5 nodes have exactly 110 for each vCPU, and one."""
+
+
+def reserved_cpu_millis(vcpus: int) -> int:
+    """Thousandths of a CPU that the kubelet of an EKS node with ``vcpus`` keeps from pods: 80 of 4,000, 550 of 192,000."""
+    reserved = 0.0
+    for count, each in _CPU_RESERVED:
+        taken = min(vcpus, count)
+        reserved, vcpus = reserved + taken * each, vcpus - taken
+    return round(reserved)
+
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceType:
@@ -34,6 +54,26 @@ class InstanceType:
     def efa_on_first_card(self) -> bool:
         """Whether network card 0 takes EFA interfaces. False for p6-b300, whose card 0 is for ordinary traffic."""
         return self.efa_interfaces >= self.network_cards
+
+    @property
+    def hugepages_2mib(self) -> int:
+        """Huge pages of 2 MiB that EFA's installer sets aside on the node, and no pod gets by asking for memory."""
+        return max(self.vcpus * _EFA_PAGES_PER_CPU + 1, _EFA_PAGES_LEAST) if self.efa_interfaces else 0
+
+    @property
+    def allocatable_cpu_millis(self) -> int:
+        """Thousandths of a CPU that all pods of a node can have."""
+        return self.vcpus * 1000 - reserved_cpu_millis(self.vcpus)
+
+    @property
+    def allocatable_memory_mib(self) -> int:
+        """Memory in MiB that all pods of a node can have, EFA's own huge pages taken off."""
+        return self.memory_left(self.hugepages_2mib)
+
+    def memory_left(self, hugepages_2mib: int) -> int:
+        """Memory in MiB that all pods of a node can have beside so many huge pages of 2 MiB."""
+        kubelet = _RESERVED_MIB + _RESERVED_MIB_PER_POD * _RESERVED_PODS + _EVICTION_MIB
+        return int(self.memory_mib * _USABLE_MEMORY) - kubelet - 2 * hugepages_2mib
 
 
 PEAK_BF16_TFLOPS: dict[str, float] = {

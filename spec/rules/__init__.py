@@ -20,6 +20,10 @@ RULES: tuple[Callable[[Settings], Iterable[str]], ...] = (
     storage.needs_network,
     jobs.fit,
     jobs.teams,
+    jobs.grace,
+    jobs.environment,
+    jobs.labels,
+    jobs.mounts,
 )
 """All of them, in the order in which their problems are told."""
 
