@@ -12,7 +12,14 @@ import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
 from eks_fsdp.spec.base import SettingsError
-from eks_fsdp.spec.names import GPU_GROUP_LABEL, SYSTEM_NAMESPACE, TAG_OWNER, TAG_STACK, TRAINER_METRICS_PORT
+from eks_fsdp.spec.names import (
+    GPU_GROUP_LABEL,
+    LOCAL_QUEUE,
+    SYSTEM_NAMESPACE,
+    TAG_OWNER,
+    TAG_STACK,
+    TRAINER_METRICS_PORT,
+)
 from eks_fsdp.spec.settings import JobSettings, Settings
 from eks_fsdp.spec.versions import TRAINER_REPOSITORY
 
@@ -24,9 +31,11 @@ from .image import ImageRepository, ImageRepositoryArgs, repository_name
 from .monitoring import Monitoring, MonitoringArgs
 from .network import EfaSecurityGroup, EfaSecurityGroupArgs, Network, NetworkArgs
 from .objects import Manifest, declare
+from .queue import Queue, QueueArgs, kustomization, own_nodes
 from .storage import Storage, StorageArgs
+from .teams import Team, TeamArgs, job_namespace, quota
 from .training_job import JobPlan, TrainingJob, TrainingJobArgs
-from .training_operator import TrainingOperator, TrainingOperatorArgs, check_manifests
+from .training_operator import OPERATOR, TrainingOperator, TrainingOperatorArgs
 
 
 def aws_tags(owner: str, stack: str) -> dict[str, str]:
@@ -50,7 +59,9 @@ def job_plan(settings: Settings, job: str) -> JobPlan:
         job=job,
         settings=wanted.model_copy(update={"trainer": trainer}),
         instance=group.instance,
-        namespace=settings.namespace_name,
+        namespace=wanted.team or settings.namespace_name,
+        queue=None if settings.queue.mode == "none" else LOCAL_QUEUE,
+        queue_topology=settings.queue.topology,
         node_selector={GPU_GROUP_LABEL: group.name},
         image_version=image_version(settings, job, wanted),
         claim=None if settings.storage.mode == "none" else settings.storage.claim,
@@ -109,7 +120,9 @@ class TrainingPlatform(pulumi.ComponentResource):
         # All of them before anything is declared: what is refused here has made nothing.
         plans = {job: job_plan(self._settings, job) for job in self._settings.jobs}
         if self._settings.training_operator.mode == "install":
-            check_manifests(self._settings.training_operator.manifests, args.work_dir)
+            OPERATOR.check(self._settings.training_operator.manifests, args.work_dir)
+        if self._settings.queue.mode == "install" and self._settings.queue.manifests:
+            kustomization(self._settings.queue, {}).check(self._settings.queue.manifests, args.work_dir)
         self.outputs = {
             "namespace": self._settings.namespace_name,
             "gpu_node_groups": [
@@ -238,7 +251,14 @@ class TrainingPlatform(pulumi.ComponentResource):
             system.append(declare(f"{name}-namespace-system", namespace(SYSTEM_NAMESPACE), own))
         self._namespaces: list[pulumi.Resource] = []
         if settings.namespace.mode == "install":
-            self._namespaces.append(declare(f"{name}-namespace-jobs", namespace(settings.namespace_name), own))
+            queued = settings.queue.mode != "none"
+            place = job_namespace(settings.namespace_name, queued=queued)
+            self._namespaces.append(declare(f"{name}-namespace-jobs", place, own))
+            limits = pulumi.ResourceOptions.merge(own, pulumi.ResourceOptions(depends_on=self._namespaces))
+            declare(f"{name}-quota-jobs", quota(settings.namespace_name), limits)
+            for team, about in settings.teams.items():
+                members = TeamArgs(team=team, settings=about, queued=queued)
+                self._namespaces.append(Team(f"{name}-team-{team}", members, child))
         needed: list[pulumi.Resource] = [*self._namespaces]
         somewhere = [*system, *inside.nodes]
         if nvidia or efa:
@@ -247,13 +267,28 @@ class TrainingPlatform(pulumi.ComponentResource):
         if etcd:
             server = EtcdArgs(node_selector=inside.node_selector, depends_on=somewhere)
             needed.append(Etcd(f"{name}-etcd", server, child))
+        operators: list[pulumi.Resource] = []
         if settings.training_operator.mode == "install":
             operator = TrainingOperatorArgs(
                 manifests=settings.training_operator.manifests,
                 work_dir=self._args.work_dir,
                 depends_on=inside.nodes,
             )
-            needed.append(TrainingOperator(f"{name}-operator", operator, child))
+            operators.append(TrainingOperator(f"{name}-operator", operator, child))
+            needed += operators
+        if settings.queue.mode == "install":
+            teams = {team: about.nodes for team, about in settings.teams.items()}
+            queue = QueueArgs(
+                settings=settings.queue,
+                groups=settings.gpu_nodes,
+                nodes=own_nodes(settings.gpu_nodes, teams, settings.namespace_name),
+                node_selector=inside.node_selector,
+                work_dir=self._args.work_dir,
+                # Kueue serves its webhook for jobs, which every job passes, only where it finds their kind.
+                depends_on=[*inside.nodes, *operators],
+                namespaces=self._namespaces,
+            )
+            needed.append(Queue(f"{name}-queue", queue, child))
         if monitoring:
             measured = MonitoringArgs(node_selector=inside.node_selector, depends_on=somewhere)
             Monitoring(f"{name}-monitoring", measured, child)

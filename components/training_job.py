@@ -16,6 +16,8 @@ from eks_fsdp.spec.names import (
     ETCD_CLIENT_PORT,
     GPU_RESOURCE,
     JOB_LABEL,
+    NETWORK_LAYER_LABELS,
+    QUEUE_LABEL,
     RENDEZVOUS_ETCD_V3,
     RUN_LABEL,
     TRAINER_CONFIG_PATH,
@@ -51,6 +53,10 @@ class JobPlan:
     """What tells one image from another: a tag, or the user's own image."""
     claim: str | None = None
     """PersistentVolumeClaim that is mounted at `CHECKPOINT_MOUNT`."""
+    queue: str | None = None
+    """LocalQueue that admits the job; None: it starts at once."""
+    queue_topology: str | None = None
+    """What the queue chooses nodes by: ``nodes`` or ``network``."""
     etcd_host: str = ETCD_HOST
     etcd_port: int = ETCD_CLIENT_PORT
 
@@ -70,6 +76,14 @@ class JobPlan:
     def labels(self) -> dict[str, str]:
         """On the job and on its pods; the program's own win."""
         return {**self.settings.labels, JOB_LABEL: self.job, RUN_LABEL: self.settings.run}
+
+    def placement(self) -> dict[str, str]:
+        """Annotations of the pods: how close to each other the queue is to place them."""
+        wanted = self.settings.topology
+        if self.queue is None or self.queue_topology != "network" or wanted == "none":
+            return {}
+        # Where that is too narrow and not required, Kueue goes up layer by layer.
+        return {f"kueue.x-k8s.io/podset-{wanted}-topology": NETWORK_LAYER_LABELS[-1]}
 
     def trainer_json(self) -> str:
         """The configuration file of the training program."""
@@ -151,6 +165,9 @@ class JobPlan:
         As many workers at least as at most, and no metrics: with either the operator would scale the job by itself.
         """
         settings = self.settings
+        pod_metadata: Manifest = {"labels": self.labels}
+        if placement := self.placement():
+            pod_metadata["annotations"] = placement
         elastic: Manifest = {
             "rdzvBackend": settings.rendezvous,
             # Its own for each job: a closed rendezvous of the same id would refuse every newcomer.
@@ -167,7 +184,9 @@ class JobPlan:
             "metadata": {
                 "name": name,
                 "namespace": self.namespace,
-                "labels": self.labels,
+                # The queue suspends the job as it is made, and resumes it; so neither is declared here. The operator
+                # counts activeDeadlineSeconds from then.
+                "labels": {**self.labels, **({QUEUE_LABEL: self.queue} if self.queue else {})},
                 # Declaring a job does not wait for it to end.
                 "annotations": {"pulumi.com/skipAwait": "true"},
             },
@@ -184,7 +203,7 @@ class JobPlan:
                     "Worker": {
                         "replicas": settings.nodes,
                         "restartPolicy": "OnFailure",
-                        "template": {"metadata": {"labels": self.labels}, "spec": self.pod(name, image)},
+                        "template": {"metadata": pod_metadata, "spec": self.pod(name, image)},
                     }
                 },
             },

@@ -20,6 +20,7 @@ RULES: tuple[Callable[[Settings], Iterable[str]], ...] = (
     storage.needs_network,
     jobs.fit,
     jobs.teams,
+    jobs.queue,
 )
 """All of them, in the order in which their problems are told."""
 
