@@ -8,7 +8,6 @@ from .objects import LOCKED_DOWN, Manifest
 
 TRAINER_USER = 10001
 """User and group of the trainer's image (trainer/Dockerfile)."""
-ENFORCED_LEVEL = "pod-security.kubernetes.io/enforce"
 
 
 def pod_security_context(*, own_image: bool) -> Manifest:
@@ -26,10 +25,9 @@ def container_security_context(*, own_image: bool) -> Manifest:
     return {"allowPrivilegeEscalation": False} if own_image else dict(LOCKED_DOWN)
 
 
-def namespace_labels(settings: Settings) -> dict[str, str]:
-    """Labels of a namespace of jobs: PodSecurity's level, which the API server holds every pod to.
+def pod_security_level(settings: Settings) -> str:
+    """Pod Security Standard that the API server holds all pods of the jobs' namespaces to.
 
-    ``baseline`` forbids host paths, and a group whose disks are mounted one by one needs one.
+    ``baseline`` forbids folders of the node, and a group whose disks are mounted one by one needs one.
     """
-    mounted = any(group.nvme == "mount" for group in settings.gpu_nodes)
-    return {ENFORCED_LEVEL: "privileged" if mounted else "baseline"}
+    return "privileged" if any(group.nvme == "mount" for group in settings.gpu_nodes) else "baseline"

@@ -32,14 +32,16 @@ from .hugging_face import token
 from .image import ImageRepository, ImageRepositoryArgs, repository_name
 from .job_access import JobAccess, JobAccessArgs
 from .job_policies import job_policies
-from .job_security import namespace_labels
+from .job_security import pod_security_level
 from .job_volumes import Scratch
 from .monitoring import Monitoring, MonitoringArgs
 from .network import EfaSecurityGroup, EfaSecurityGroupArgs, Network, NetworkArgs
 from .objects import Manifest, declare
+from .queue import Queue, QueueArgs, kustomization, own_nodes
 from .storage import Storage, StorageArgs
+from .teams import Team, TeamArgs, job_namespace, quota
 from .training_job import JobPlan, TrainingJob, TrainingJobArgs
-from .training_operator import TrainingOperator, TrainingOperatorArgs, check_manifests
+from .training_operator import OPERATOR, TrainingOperator, TrainingOperatorArgs
 
 
 def aws_tags(owner: str, stack: str) -> dict[str, str]:
@@ -47,13 +49,9 @@ def aws_tags(owner: str, stack: str) -> dict[str, str]:
     return {TAG_OWNER: owner, TAG_STACK: stack}
 
 
-def namespace(name: str, labels: Mapping[str, str] | None = None) -> Manifest:
+def namespace(name: str) -> Manifest:
     """A namespace."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Namespace",
-        "metadata": {"name": name, **({"labels": labels} if labels else {})},
-    }
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
 
 
 def job_namespaces(settings: Settings) -> list[str]:
@@ -84,6 +82,7 @@ def job_plan(settings: Settings, job: str) -> JobPlan:
         namespace=wanted.team or settings.namespace_name,
         team=wanted.team,
         queue=None if settings.queue.mode == "none" else LOCAL_QUEUE,
+        queue_topology=settings.queue.topology,
         node_selector={GPU_GROUP_LABEL: group.name},
         taints=group.taints,
         image_version=image_version(settings, job, wanted),
@@ -151,7 +150,9 @@ class TrainingPlatform(pulumi.ComponentResource):
         # All of them before anything is declared: what is refused here has made nothing.
         plans = {job: job_plan(self._settings, job) for job in self._settings.jobs}
         if self._settings.training_operator.mode == "install":
-            check_manifests(self._settings.training_operator.manifests, args.work_dir)
+            OPERATOR.check(self._settings.training_operator.manifests, args.work_dir)
+        if self._settings.queue.mode == "install" and self._settings.queue.manifests:
+            kustomization(self._settings.queue, {}).check(self._settings.queue.manifests, args.work_dir)
         self.outputs = {
             "namespace": self._settings.namespace_name,
             "gpu_node_groups": [
@@ -282,8 +283,15 @@ class TrainingPlatform(pulumi.ComponentResource):
             system.append(declare(f"{name}-namespace-system", namespace(SYSTEM_NAMESPACE), own))
         self._namespaces: list[pulumi.Resource] = []
         if settings.namespace.mode == "install":
-            jobs = namespace(settings.namespace_name, namespace_labels(settings))
-            self._namespaces.append(declare(f"{name}-namespace-jobs", jobs, own))
+            queued = settings.queue.mode != "none"
+            level = pod_security_level(settings)
+            place = job_namespace(settings.namespace_name, queued=queued, level=level)
+            self._namespaces.append(declare(f"{name}-namespace-jobs", place, own))
+            limits = pulumi.ResourceOptions.merge(own, pulumi.ResourceOptions(depends_on=self._namespaces))
+            declare(f"{name}-quota-jobs", quota(settings.namespace_name), limits)
+            for team, about in settings.teams.items():
+                members = TeamArgs(team=team, settings=about, queued=queued, level=level)
+                self._namespaces.append(Team(f"{name}-team-{team}", members, child))
         needed: list[pulumi.Resource] = [*self._namespaces]
         needed += self._job_access(inside)
         somewhere = [*system, *inside.nodes]
@@ -303,13 +311,30 @@ class TrainingPlatform(pulumi.ComponentResource):
             # Not with the cluster as a whole: its volume and its budget go first.
             apart = pulumi.ResourceOptions(parent=self, providers=[inside.provider])
             needed.append(Etcd(f"{name}-etcd", server, apart))
+        operators: list[pulumi.Resource] = []
         if settings.training_operator.mode == "install":
             operator = TrainingOperatorArgs(
                 manifests=settings.training_operator.manifests,
+                cpu=settings.training_operator.cpu,
+                memory=settings.training_operator.memory,
                 work_dir=self._args.work_dir,
                 depends_on=inside.nodes,
             )
-            needed.append(TrainingOperator(f"{name}-operator", operator, child))
+            operators.append(TrainingOperator(f"{name}-operator", operator, child))
+            needed += operators
+        if settings.queue.mode == "install":
+            teams = {team: about.nodes for team, about in settings.teams.items()}
+            queue = QueueArgs(
+                settings=settings.queue,
+                groups=settings.gpu_nodes,
+                nodes=own_nodes(settings.gpu_nodes, teams, settings.namespace_name),
+                node_selector=inside.node_selector,
+                work_dir=self._args.work_dir,
+                # Kueue serves its webhook for jobs, which every job passes, only where it finds their kind.
+                depends_on=[*inside.nodes, *operators],
+                namespaces=self._namespaces,
+            )
+            needed.append(Queue(f"{name}-queue", queue, child))
         if monitoring:
             measured = MonitoringArgs(node_selector=inside.node_selector, taints=taints, depends_on=somewhere)
             Monitoring(f"{name}-monitoring", measured, child)

@@ -14,6 +14,7 @@ from eks_fsdp.spec.names import (
     ETCD_CLIENT_PORT,
     JOB_LABEL,
     JOB_SERVICE_ACCOUNT,
+    NETWORK_LAYER_LABELS,
     QUEUE_LABEL,
     RENDEZVOUS_ETCD_V3,
     RUN_LABEL,
@@ -54,6 +55,8 @@ class JobPlan:
     """Team that the job is labelled with."""
     queue: str | None = None
     """Kueue's LocalQueue that admits the job; None: it starts at once."""
+    queue_topology: str | None = None
+    """What the queue chooses nodes by: ``nodes`` or ``network``."""
     service_account: str = JOB_SERVICE_ACCOUNT
     """Service account of the pods, in their namespace."""
     node_selector: Mapping[str, str]
@@ -97,6 +100,14 @@ class JobPlan:
         """On the job and on its pods; the program's own win."""
         team = {TEAM_LABEL: self.team} if self.team else {}
         return {**self.settings.labels, JOB_LABEL: self.job, RUN_LABEL: self.settings.run, **team}
+
+    def placement(self) -> dict[str, str]:
+        """Annotations of the pods: how close to each other the queue is to place them."""
+        wanted = self.settings.topology
+        if self.queue is None or self.queue_topology != "network" or wanted == "none":
+            return {}
+        # Where that is too narrow and not required, Kueue goes up layer by layer.
+        return {f"kueue.x-k8s.io/podset-{wanted}-topology": NETWORK_LAYER_LABELS[-1]}
 
     def trainer_json(self) -> str:
         """The configuration file of the training program."""
@@ -147,7 +158,8 @@ class JobPlan:
         }
         if settings.trainer.metrics_port:
             container["ports"] = [{"name": "metrics", "containerPort": settings.trainer.metrics_port}]
-        placed = affinity(settings.topology, name)
+        # A queue that goes by the network names each pod's node itself.
+        placed = {} if self.placement() else affinity(settings.topology, name)
         return {
             "serviceAccountName": self.service_account,
             # Rights in AWS come by a token of their own; the job has no business with the Kubernetes API.
@@ -170,6 +182,9 @@ class JobPlan:
         As many workers at least as at most, and no metrics: with either the operator would scale the job by itself.
         """
         settings = self.settings
+        pod_metadata: Manifest = {"labels": self.labels}
+        if placement := self.placement():
+            pod_metadata["annotations"] = placement
         elastic: Manifest = {
             "rdzvBackend": settings.rendezvous,
             # Its own for each job: a closed rendezvous of the same id would refuse every newcomer.
@@ -180,14 +195,15 @@ class JobPlan:
         }
         if settings.rendezvous == RENDEZVOUS_ETCD_V3:
             elastic |= {"rdzvHost": self.etcd_host, "rdzvPort": self.etcd_port}
-        queue = {QUEUE_LABEL: self.queue} if self.queue else {}
         return {
             "apiVersion": "kubeflow.org/v1",
             "kind": "PyTorchJob",
             "metadata": {
                 "name": name,
                 "namespace": self.namespace,
-                "labels": {**self.labels, **queue},
+                # The queue suspends the job as it is made, and resumes it; so neither is declared here. The operator
+                # counts activeDeadlineSeconds from then.
+                "labels": {**self.labels, **({QUEUE_LABEL: self.queue} if self.queue else {})},
                 # Declaring a job does not wait for it to end.
                 "annotations": {"pulumi.com/skipAwait": "true"},
             },
@@ -204,7 +220,7 @@ class JobPlan:
                     "Worker": {
                         "replicas": settings.nodes,
                         "restartPolicy": "OnFailure",
-                        "template": {"metadata": {"labels": self.labels}, "spec": self.pod(name, image)},
+                        "template": {"metadata": pod_metadata, "spec": self.pod(name, image)},
                     }
                 },
             },

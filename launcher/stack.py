@@ -347,6 +347,10 @@ class Platform:
         """The jobs' namespace."""
         return str(self.outputs.get("namespace") or self.settings.namespace_name)
 
+    def namespace_of(self, job: JobSettings) -> str:
+        """The namespace that a job runs in: its team's, else the stack's own."""
+        return job.team or self.namespace
+
     @property
     def kubeconfig(self) -> dict[str, Any]:
         """The cluster's kubeconfig. Raises `UserError`."""

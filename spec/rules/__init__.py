@@ -20,6 +20,7 @@ RULES: tuple[Callable[[Settings], Iterable[str]], ...] = (
     storage.needs_network,
     jobs.fit,
     jobs.teams,
+    jobs.queue,
     jobs.grace,
     jobs.environment,
     jobs.labels,

@@ -74,11 +74,35 @@ def teams(settings: Settings) -> Iterable[str]:
             f"queue.mode: 'none' with teams {', '.join(settings.teams)}: two half-placed jobs would hold each other up "
             "for ever; accepted: install, existing"
         )
+    for group in settings.gpu_nodes:
+        own = {team: wanted.nodes[group.name] for team, wanted in settings.teams.items() if group.name in wanted.nodes}
+        if sum(own.values()) > group.max:
+            told = " + ".join(f"{count} ({team})" for team, count in own.items())
+            yield (
+                f"teams: {told} nodes of group {group.name!r} are more than it may have (max {group.max}); "
+                f"accepted: at most {group.max} in all"
+            )
     for team, wanted in settings.teams.items():
         for group in wanted.nodes:
             if group not in {g.name for g in settings.gpu_nodes}:
                 known = ", ".join(g.name for g in settings.gpu_nodes) or "none is declared"
                 yield f"teams.{team}.nodes.{group}: no such group of gpu_nodes; accepted: {known}"
+
+
+def queue(settings: Settings) -> Iterable[str]:
+    """What is promised of a job's place, the queue can keep, and what runs the queue is there."""
+    if settings.queue.mode == "none":
+        return
+    for name, job in settings.jobs.items():
+        if job.topology == "required" and settings.queue.topology != "network":
+            yield (
+                f"jobs.{name}.topology: 'required', and the queue chooses nodes without regard to the network "
+                f"(queue.topology {settings.queue.topology!r}); accepted: preferred, none, or queue.topology 'network'"
+            )
+    if settings.queue.mode == "install" and settings.training_operator.mode == "none":
+        yield (
+            "queue.mode: 'install' with training_operator.mode 'none': there would be no jobs to queue; accepted: none"
+        )
 
 
 def grace(settings: Settings) -> Iterable[str]:

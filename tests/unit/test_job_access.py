@@ -9,7 +9,7 @@ import pytest
 
 from eks_fsdp.components.hugging_face import token_of
 from eks_fsdp.components.job_policies import job_policies, partition
-from eks_fsdp.components.job_security import namespace_labels
+from eks_fsdp.components.job_security import pod_security_level
 from eks_fsdp.spec.base import SettingsError
 from eks_fsdp.spec.settings import Settings, StorageSettings
 
@@ -98,7 +98,7 @@ def test_a_secret_without_a_token_is_refused_and_not_shown(text: str) -> None:
 def test_pods_of_jobs_are_held_to_a_level_unless_a_disk_of_the_node_is_mounted() -> None:
     def level(nvme: str) -> str:
         group = {"name": "g", "instance_type": "p5.48xlarge", "zone": "us-west-2a", "nvme": nvme}
-        return namespace_labels(Settings.parse({"gpu_nodes": [group]}))["pod-security.kubernetes.io/enforce"]
+        return pod_security_level(Settings.parse({"gpu_nodes": [group]}))
 
     assert (level("raid0"), level("mount"), level("none")) == ("baseline", "privileged", "baseline")
 
@@ -115,9 +115,9 @@ def declared(declare_program: Declare) -> list[Declared]:
 
 
 def test_the_service_account_has_the_rights_before_a_pod_starts(declared: list[Declared]) -> None:
-    account = one(declared, "kubernetes:core/v1:ServiceAccount", "access")
+    account = one(declared, "kubernetes:core/v1:ServiceAccount", "access-training")
     assert account.inputs["metadata"] == {"name": "training", "namespace": "training"}
-    association = one(declared, "aws:eks/podIdentityAssociation:PodIdentityAssociation", "access").inputs
+    association = one(declared, "aws:eks/podIdentityAssociation:PodIdentityAssociation", "access-training").inputs
     assert (association["namespace"], association["serviceAccount"]) == ("training", "training")
     needed = {urn.rpartition("::")[2] for urn in one(declared, "kubernetes:kubeflow.org/v1:PyTorchJob").depends_on}
     assert {
@@ -137,8 +137,8 @@ def test_the_role_is_deleted_and_does_not_vanish_with_the_cluster(declared: list
                 place = by_urn.get(place.parent)
 
 
-def test_the_token_is_a_secret_on_its_way_and_is_in_one_object_alone(declared: list[Declared]) -> None:
-    secret = one(declared, "kubernetes:core/v1:Secret", "access")
+def test_the_token_is_a_secret_on_its_way_and_is_in_one_object_of_each_namespace(declared: list[Declared]) -> None:
+    secret = one(declared, "kubernetes:core/v1:Secret", "access-training")
     given = secret.inputs["stringData"]
     # The whole of it, or the one value, is marked.
     value = given.get("value", given) if SECRET in given else given
@@ -147,14 +147,15 @@ def test_the_token_is_a_secret_on_its_way_and_is_in_one_object_alone(declared: l
     plain = token["value"] if isinstance(token, dict) else token
     assert plain == f"token of {ARN}"
     for resource in declared:
-        if resource is not secret:
+        if not resource.name.endswith("-token"):
             assert "token of" not in json.dumps(resource.inputs, default=str), resource.name
 
 
 def test_no_token_no_buckets_no_secret_and_no_role(declare_program: Declare) -> None:
     declared = declare_program(platform(sandbox_settings()))
     names = {resource.name for resource in declared if "access" in resource.name}
-    assert names == {"p-access-training", "p-access-training-account"}
+    accounts = {"p-access-training-account", "p-access-research-account"}
+    assert names == {"p-access-training", "p-access-research", *accounts}
 
 
 def test_etcds_volume_goes_before_the_nodes_and_the_cluster(declared: list[Declared]) -> None:
@@ -171,6 +172,14 @@ def test_etcds_volume_goes_before_the_nodes_and_the_cluster(declared: list[Decla
         assert not resource.deleted_with
         assert not by_urn[resource.parent].deleted_with
     assert kind.inputs["parameters"]["tagSpecification_1"] == "eksfsdp:owner=sandbox"
+
+
+def test_a_team_has_in_its_namespace_what_the_stack_has_in_its_own(declared: list[Declared]) -> None:
+    for place in ("training", "research"):
+        made = {r.name.removeprefix(f"p-access-{place}-") for r in declared if r.name.startswith(f"p-access-{place}-")}
+        assert {"account", "token", "identity-association"} <= made
+        association = one(declared, "aws:eks/podIdentityAssociation:PodIdentityAssociation", f"access-{place}").inputs
+        assert association["namespace"] == place
 
 
 def test_a_namespace_that_is_there_already_gets_nothing_but_the_token(declare_program: Declare) -> None:

@@ -19,11 +19,12 @@ from eks_fsdp.components.gpu_nodes import network_interfaces, node_labels, user_
 from eks_fsdp.components.image import repository_name
 from eks_fsdp.components.network import plan_subnets
 from eks_fsdp.components.objects import declare
+from eks_fsdp.components.training_operator import OPERATOR
 from eks_fsdp.spec import versions
 from eks_fsdp.spec.base import SettingsError
 from eks_fsdp.spec.instances import INSTANCE_TYPES
 from eks_fsdp.spec.names import TRAINER_METRICS
-from eks_fsdp.spec.settings import GpuNodeGroupSettings, TaintSettings
+from eks_fsdp.spec.settings import GpuNodeGroupSettings, TaintSettings, TrainingOperatorSettings
 
 Golden = Callable[[str, str], None]
 TYPES = [
@@ -223,27 +224,38 @@ def test_a_kind_that_the_platform_does_not_use_is_refused() -> None:
 
 
 def test_the_kustomization_has_the_pinned_versions() -> None:
-    kustomization = yaml.safe_load((training_operator.KUSTOMIZATION / "kustomization.yaml").read_text())
+    kustomization = yaml.safe_load((OPERATOR.folder / "kustomization.yaml").read_text())
     assert kustomization["resources"][0] == versions.TRAINING_OPERATOR_MANIFESTS
     image = kustomization["images"][0]
     assert f"{image['name']}:{image['newTag']}" == versions.TRAINING_OPERATOR_IMAGE
 
 
 def test_a_local_folder_takes_the_place_of_the_url(tmp_path: Path) -> None:
-    assert training_operator.kustomization_folder(versions.TRAINING_OPERATOR_MANIFESTS, tmp_path) == (
-        training_operator.KUSTOMIZATION
-    )
+    assert OPERATOR.built_from(versions.TRAINING_OPERATOR_MANIFESTS, tmp_path) == OPERATOR.folder
     base = tmp_path / "real" / "base"
     base.mkdir(parents=True)
     (base / "kustomization.yaml").write_text("resources: []\n")
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    folder = training_operator.kustomization_folder("link/base", tmp_path)
+    folder = OPERATOR.built_from("link/base", tmp_path)
     named = Path(yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"][0])
     assert not named.is_absolute()
     assert (folder / named).resolve() == base.resolve()
-    assert {file.name for file in folder.iterdir()} == {file.name for file in training_operator.KUSTOMIZATION.iterdir()}
+    assert {file.name for file in folder.iterdir()} == {file.name for file in OPERATOR.folder.iterdir()}
+
+
+def test_the_operators_resources_are_the_settings() -> None:
+    def resources(kustomization: Any) -> Any:
+        text = kustomization.files.get("operator.yaml") or (OPERATOR.folder / "operator.yaml").read_text()
+        return yaml.safe_load(text)["spec"]["template"]["spec"]["containers"][0]["resources"]
+
+    settings = TrainingOperatorSettings()
+    usual = training_operator.kustomization(settings.cpu, settings.memory)
+    assert usual is OPERATOR, "the pinned URL is then built as it is"
+    assert resources(usual) == {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "256Mi"}}
+    more = resources(training_operator.kustomization("2", "1Gi"))
+    assert more == {"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
 
 
 def test_a_folder_without_a_kustomization_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"training_operator\.manifests: 'nowhere' has no kustomization"):
-        training_operator.kustomization_folder("nowhere", tmp_path)
+        OPERATOR.built_from("nowhere", tmp_path)
