@@ -136,8 +136,7 @@ class JobPlan:
     def pod(self, name: str, image: object) -> Manifest:
         """Spec of a worker's pod."""
         settings = self.settings
-        pages = self.hugepages_2mib if self.efa or self.hugepages_2mib is not None else 0
-        cpu, memory = job_resources.cpu_and_memory([self.instance, *self.alternatives], pages)
+        cpu, memory = job_resources.cpu_and_memory([self.instance, *self.alternatives], self.hugepages_2mib)
         volumes = [
             job_volumes.config(name),
             job_volumes.shared_memory(job_resources.shared_memory_mib(self.instance.gpus, memory)),

@@ -29,6 +29,8 @@ EFA_DEVICE_PLUGIN_IMAGE = (
     f"602401143452.dkr.ecr.us-west-2.amazonaws.com/eks/aws-efa-k8s-device-plugin:v{EFA_DEVICE_PLUGIN_VERSION}"
 )
 DCGM_EXPORTER_IMAGE = f"nvcr.io/nvidia/k8s/dcgm-exporter:{DCGM_EXPORTER_VERSION}-ubuntu22.04"
+AMI_RELEASES: dict[str, str] = {"1.34": "1.34.9-20260801"}
+"""Release of EKS' AL2023 NVIDIA image by Kubernetes minor version: driver 580.159.03, EFA 3.1.0. Later ones warn of kernel panics."""
 TRAINER_REPOSITORY = "eks-fsdp/trainer"
 """Name of the ECR repository of the trainer's image."""
 

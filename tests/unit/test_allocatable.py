@@ -21,7 +21,7 @@ def test_a_type_has_what_a_real_node_of_it_showed(
     instance = INSTANCE_TYPES[name]
     assert instance.allocatable_cpu_millis == cpu_millis
     assert instance.hugepages_2mib * 2 == hugepages_mib
-    assert instance.allocatable_memory_mib * 1024 == pytest.approx(memory_kib, rel=0.007)
+    assert instance.allocatable_memory_mib * 1024 == pytest.approx(memory_kib, rel=0.003)
 
 
 @pytest.mark.parametrize("name", INSTANCE_TYPES)

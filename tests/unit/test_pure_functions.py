@@ -252,8 +252,8 @@ def test_the_operators_resources_are_the_settings() -> None:
     usual = training_operator.kustomization(settings.cpu, settings.memory)
     assert usual is OPERATOR, "the pinned URL is then built as it is"
     assert resources(usual) == {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "256Mi"}}
-    more = resources(training_operator.kustomization("2", "1Gi"))
-    assert more == {"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
+    more = resources(training_operator.kustomization("500m", "1Gi"))
+    assert more == {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
 
 
 def test_a_folder_without_a_kustomization_is_refused(tmp_path: Path) -> None:
