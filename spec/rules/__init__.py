@@ -30,6 +30,11 @@ RULES: tuple[Callable[[Settings], Iterable[str]], ...] = (
     storage.needs_network,
     jobs.fit,
     jobs.teams,
+    jobs.queue,
+    jobs.grace,
+    jobs.environment,
+    jobs.labels,
+    jobs.mounts,
     addresses.fit,
 )
 """All of them, in the order in which their problems are told."""
