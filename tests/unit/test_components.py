@@ -35,6 +35,10 @@ UNTAGGED = {
 }
 
 
+APART = {"p-etcd-storage-class", "p-etcd-claim", "p-etcd-server"}
+"""What is deleted by itself, before nodes and cluster."""
+
+
 def sandbox_settings(**changes: Any) -> Settings:
     """The settings of the sandbox's stack file, with changes."""
     file = yaml.safe_load((ROOT / "stacks/Pulumi.sandbox.yaml").read_text())["config"]
@@ -174,8 +178,8 @@ def test_what_is_in_the_cluster_ends_with_it_and_jobs_outlive_their_declaration(
     for resource in declared:
         if resource.type.startswith("kubernetes:"):
             job = resource.name.startswith("p-job-")
-            # A budget that is still there when the nodes go would hold up each of them.
-            apart = job or resource.name == "p-etcd-budget"
+            # A claim that goes with the cluster leaves its volume behind, and its pod holds it.
+            apart = job or resource.name in APART
             assert inherited(resource, "retained") == (True if job else None), resource.name
             assert inherited(resource, "deleted_with") == (None if apart else control_plane), resource.name
 

@@ -167,11 +167,22 @@ def test_etcds_volume_goes_before_the_nodes_and_the_cluster(declared: list[Decla
     assert kind.urn in claim.depends_on
     nodes = one(declared, "eks:index:ManagedNodeGroup").urn
     by_urn = {resource.urn: resource for resource in declared}
-    for resource in (kind, claim, server, by_name["PodDisruptionBudget", "p-etcd-budget"]):
+    # What a restart keeps need not be kept from drains.
+    assert ("PodDisruptionBudget", "p-etcd-budget") not in by_name
+    for resource in (kind, claim, server):
         assert nodes in resource.depends_on
         assert not resource.deleted_with
         assert not by_urn[resource.parent].deleted_with
     assert kind.inputs["parameters"]["tagSpecification_1"] == "eksfsdp:owner=sandbox"
+
+
+def test_etcd_without_a_volume_is_kept_from_drains_until_the_stack_ends(declare_program: Declare) -> None:
+    declared = declare_program(platform(sandbox_settings(etcd={"persistent": False})))
+    budget = one(declared, "kubernetes:policy/v1:PodDisruptionBudget", "etcd")
+    # Still there when the nodes go, it would hold up each of them.
+    assert not budget.deleted_with
+    assert one(declared, "eks:index:ManagedNodeGroup").urn in budget.depends_on
+    assert one(declared, "kubernetes:apps/v1:StatefulSet", "etcd").deleted_with
 
 
 def test_a_team_has_in_its_namespace_what_the_stack_has_in_its_own(declared: list[Declared]) -> None:
