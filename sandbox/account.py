@@ -10,17 +10,21 @@ from typing import Any
 
 import boto3
 import moto.backends
+import moto.codebuild.urls
 import moto.ec2.urls
 import moto.eks.urls
+import moto.fsx.urls
 import moto.ssm.urls
 from botocore.client import BaseClient
 from botocore.config import Config
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
 
+from .account_codebuild import SandboxCodeBuildResponse
 from .account_ec2 import PLACEMENT_GROUPS, SandboxEC2Response, SandboxSSMResponse
 from .account_eks import SandboxEKSResponse, kubeconfig
 from .account_eks_parts import CURRENT, Hooks
+from .account_fsx import DATA_REPOSITORIES, SandboxFSxResponse
 from .account_pod_identity import PATHS as POD_IDENTITY_PATHS
 from .layout import ACCESS_KEY, ACCOUNT_ID, REGION, SECRET_KEY
 from .machine_room import MachineRoom
@@ -36,14 +40,16 @@ _EKS_PATHS = (
     "{0}/cluster-versions$",
     *POD_IDENTITY_PATHS,
 )
-_WARM = ("sts", "ec2", "iam", "eks", "ecr", "ssm", "fsx")
+_WARM = ("sts", "ec2", "iam", "eks", "ecr", "ssm", "fsx", "s3", "logs", "codebuild")
 """Services whose models are loaded before the account says that it is ready."""
 
 
 def extend_moto() -> None:
-    """Route moto's EC2, SSM and EKS to the extended response classes. Harmless when done twice."""
+    """Route moto's services to the extended response classes. Harmless when done twice."""
     moto.ec2.urls.url_paths["{0}/"] = SandboxEC2Response.dispatch
     moto.ssm.urls.url_paths["{0}/$"] = SandboxSSMResponse.dispatch
+    moto.fsx.urls.url_paths["{0}/$"] = SandboxFSxResponse.dispatch
+    moto.codebuild.urls.url_paths["{0}/$"] = SandboxCodeBuildResponse.dispatch
     for path in (*moto.eks.urls.url_paths, *_EKS_PATHS):
         moto.eks.urls.url_paths[path] = SandboxEKSResponse.dispatch
 
@@ -99,8 +105,9 @@ class Account:
         extend_moto()
         for service in _WARM:
             backends: Any = moto.backends.get_backend(service)  # type: ignore[call-overload]
-            backends[ACCOUNT_ID]["aws" if service in ("iam", "sts") else self.region].reset()
+            backends[ACCOUNT_ID]["aws" if service in ("iam", "sts", "s3") else self.region].reset()
         PLACEMENT_GROUPS.reset()
+        DATA_REPOSITORIES.reset()
         CURRENT.hooks = self._hooks
         app = _Serialised(self._hooks.lock)
         server: Any = make_server("127.0.0.1", 0, app, threaded=True, request_handler=MotoRequestHandler)
@@ -214,6 +221,10 @@ def leftovers(client: Callable[[str], Any]) -> list[str]:
         add("ECR repository", repository["repositoryName"])
     for system in client("fsx").describe_file_systems()["FileSystems"]:
         add("FSx file system", system["FileSystemId"])
+    for project in client("codebuild").list_projects()["projects"]:
+        add("CodeBuild project", project)
+    for group in client("logs").describe_log_groups()["logGroups"]:
+        add("log group", group["logGroupName"])
     for bucket in client("s3").list_buckets()["Buckets"]:
         add("bucket", bucket["Name"])
     return found

@@ -7,19 +7,15 @@ import re
 import uuid
 from typing import Any
 
-from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult
 from moto.ec2.models.instance_types import INSTANCE_TYPES
-from moto.ec2.responses import EC2Response
 from moto.ssm.responses import SimpleSystemManagerResponse
 
+from .account_fsx import FileSystemNetwork
+from .account_refusal import Refusal as Refusal
 from .refusals import launch_template_problems
 
 _EKS_AMI = re.compile(r"^/aws/service/(eks/optimized-ami|bottlerocket)/.+/(image_id|release_version|image_version)$")
-
-
-class Refusal(ServiceException):
-    """An error of the API. A class of ours: moto looks a ServiceException's service up by the module of its class."""
 
 
 class PlacementGroups:
@@ -87,7 +83,7 @@ def instance_type(name: str) -> dict[str, Any] | None:
     return dict(found) if found is not None else None
 
 
-class SandboxEC2Response(EC2Response):
+class SandboxEC2Response(FileSystemNetwork):
     """moto's EC2 with placement groups, and launch templates refused as EC2 and EKS refuse them."""
 
     def create_launch_template(self) -> ActionResult:
