@@ -20,10 +20,12 @@ from .cluster import SYSTEM_NODES, Cluster, ClusterArgs
 from .device_plugins import DevicePlugins, DevicePluginsArgs
 from .etcd import Etcd, EtcdArgs
 from .gpu_nodes import GpuNodeGroup, GpuNodeGroupArgs
-from .image import ImageRepository, ImageRepositoryArgs, repository_name
+from .image import ImageRepository, ImageRepositoryArgs, repository_name, unchosen_image
+from .image_build import ImageBuild, ImageBuildArgs
 from .monitoring import Monitoring, MonitoringArgs
 from .network import EfaSecurityGroup, EfaSecurityGroupArgs, Network, NetworkArgs
 from .objects import Manifest, declare
+from .s3_mounts import S3Mounts, S3MountsArgs
 from .storage import Storage, StorageArgs
 from .training_job import JobPlan, TrainingJob, TrainingJobArgs
 from .training_operator import TrainingOperator, TrainingOperatorArgs, check_manifests
@@ -66,7 +68,7 @@ def image_version(settings: Settings, name: str, job: JobSettings) -> str:
             f"jobs.{name}.image: not set, nor is image.repository, and cluster.mode 'existing' makes no repository; "
             "accepted: an image with its tag"
         )
-    return f"{settings.image.repository or TRAINER_REPOSITORY}:{settings.image.tag}"
+    return f"{settings.image.repository or TRAINER_REPOSITORY}{settings.image.version}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,15 +176,7 @@ class TrainingPlatform(pulumi.ComponentResource):
             for group in settings.gpu_nodes
         ]
         self.outputs |= {"kubeconfig": cluster.kubeconfig, "cluster_name": cluster.cluster_name}
-        if not settings.image.repository:
-            repository = ImageRepository(
-                f"{name}-image",
-                ImageRepositoryArgs(repository=repository_name(self._args.stack, TRAINER_REPOSITORY), tags=self._tags),
-                child,
-            )
-            self.outputs["image"] = repository.url.apply(lambda url: f"{url}:{settings.image.tag}")
-        else:
-            self.outputs["image"] = f"{settings.image.repository}:{settings.image.tag}"
+        self._image(child)
         inside = _InCluster(
             provider=cluster.provider,
             deleted_with=cluster.control_plane,
@@ -190,25 +184,95 @@ class TrainingPlatform(pulumi.ComponentResource):
             node_selector=SYSTEM_NODES,
         )
         before = [*self._in_cluster(inside), *groups]
+        before += self._storage(provider, network, cluster)
+        return before
+
+    def _image(self, child: pulumi.ResourceOptions) -> None:
+        """The registry of the trainer's image, unless it is the user's own."""
+        settings, name = self._settings.image, self._prefix
+        if settings.repository:
+            self.outputs["image"] = f"{settings.repository}{settings.version}"
+            return
+        if (told := unchosen_image(self._settings)) is not None:
+            pulumi.log.warn(told, self)
+        repository = ImageRepository(
+            f"{name}-image",
+            ImageRepositoryArgs(
+                repository=repository_name(self._args.stack, TRAINER_REPOSITORY),
+                kms_key_arn=settings.kms_key_arn,
+                tags=self._tags,
+            ),
+            child,
+        )
+        self.outputs["image_repository"] = repository.url
+        self.outputs["image"] = repository.url.apply(lambda url: f"{url}{settings.version}")
+        if settings.codebuild:
+            build = ImageBuild(
+                f"{name}-image-build", ImageBuildArgs(repository_arn=repository.arn, tags=self._tags), child
+            )
+            self.outputs["image_build"] = {"project": build.project, "bucket": build.bucket}
+
+    @property
+    def _job_namespaces(self) -> list[str]:
+        """Every namespace that jobs run in: the stack's own first."""
+        return [self._settings.namespace_name, *self._settings.teams]
+
+    def _storage(self, provider: aws.Provider, network: Network, cluster: Cluster) -> list[pulumi.Resource]:
+        """File system and buckets; returns what a job needs of them."""
+        settings, name = self._settings, self._prefix
+        both = pulumi.ResourceOptions(parent=self, providers=[provider, cluster.provider])
+        agent = aws.eks.Addon(
+            f"{name}-pod-identity",
+            cluster_name=cluster.cluster_name,
+            addon_name="eks-pod-identity-agent",
+            resolve_conflicts_on_create="OVERWRITE",
+            resolve_conflicts_on_update="OVERWRITE",
+            tags=self._tags,
+            opts=pulumi.ResourceOptions(parent=self, provider=provider, deleted_with=cluster.control_plane),
+        )
+        before = [cluster.system_nodes, agent, *self._namespaces]
+        needed: list[pulumi.Resource] = []
         if settings.storage.mode == "fsx":
             zone = settings.gpu_nodes[0].zone if settings.gpu_nodes else settings.network.zones[0]
             storage = Storage(
                 f"{name}-storage",
                 StorageArgs(
-                    capacity_gib=settings.storage.capacity_gib,
                     claim=settings.storage.claim,
-                    namespace=settings.namespace_name,
-                    cluster_name=cluster.cluster_name,
+                    namespaces=self._job_namespaces,
+                    file_system_id=settings.storage.file_system_id,
+                    capacity_gib=settings.storage.capacity_gib,
+                    throughput=settings.storage.throughput,
+                    kms_key_arn=settings.storage.kms_key_arn,
+                    data_repository=settings.storage.data_repository,
+                    retain=settings.storage.retained(settings.ephemeral),
+                    vpc_id=network.vpc_id,
                     subnet_id=network.private_subnet_ids[zone],
-                    security_group_ids=[cluster.security_group_id],
+                    node_security_group_id=cluster.security_group_id,
+                    cluster_name=cluster.cluster_name,
                     tags=self._tags,
                     deleted_with=cluster.control_plane,
-                    depends_on=[cluster.system_nodes, *self._namespaces],
+                    depends_on=before,
                 ),
-                pulumi.ResourceOptions(parent=self, providers=[provider, cluster.provider]),
+                both,
             )
-            before.append(storage)
-        return before
+            self.outputs["file_system_id"] = storage.file_system_id
+            needed.append(storage)
+        if settings.storage.s3_mounts:
+            mounts = S3Mounts(
+                f"{name}-buckets",
+                S3MountsArgs(
+                    mounts=settings.storage.s3_mounts,
+                    namespaces=self._job_namespaces,
+                    region=settings.region,
+                    cluster_name=cluster.cluster_name,
+                    tags=self._tags,
+                    deleted_with=cluster.control_plane,
+                    depends_on=before,
+                ),
+                both,
+            )
+            needed.append(mounts)
+        return needed
 
     def _existing_cluster(self) -> _InCluster:
         """A provider for the cluster of the settings' kubeconfig."""
@@ -222,7 +286,7 @@ class TrainingPlatform(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self),
         )
         if self._settings.image.repository:
-            self.outputs["image"] = f"{self._settings.image.repository}:{self._settings.image.tag}"
+            self.outputs["image"] = f"{self._settings.image.repository}{self._settings.image.version}"
         return _InCluster(provider=provider, deleted_with=None, node_selector={})
 
     def _in_cluster(self, inside: _InCluster) -> list[pulumi.Resource]:

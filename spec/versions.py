@@ -26,6 +26,11 @@ EFA_DEVICE_PLUGIN_IMAGE = (
     f"602401143452.dkr.ecr.us-west-2.amazonaws.com/eks/aws-efa-k8s-device-plugin:v{EFA_DEVICE_PLUGIN_VERSION}"
 )
 DCGM_EXPORTER_IMAGE = f"nvcr.io/nvidia/k8s/dcgm-exporter:{DCGM_EXPORTER_VERSION}-ubuntu22.04"
+TRAINER_BASE_IMAGE = "public.ecr.aws/deep-learning-containers/pytorch-training:2.10.0-gpu-py313-cu130-ubuntu22.04-ec2"
+"""Base of the trainer's image: the newest AWS Deep Learning Container for EC2 and EKS with EFA in ``/opt/amazon``. AWS patches
+what the tag names; ``image build --base REPOSITORY@sha256:...`` fixes it."""
+CODEBUILD_IMAGE = "aws/codebuild/amazonlinux-x86_64-standard:5.0"
+"""What builds of the trainer's image run in."""
 TRAINER_REPOSITORY = "eks-fsdp/trainer"
 """Name of the ECR repository of the trainer's image."""
 

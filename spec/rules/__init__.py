@@ -18,6 +18,11 @@ RULES: tuple[Callable[[Settings], Iterable[str]], ...] = (
     gpu_nodes.zones,
     cluster.efa_needs_version,
     storage.needs_network,
+    storage.retention,
+    storage.mount_paths,
+    storage.checkpoint_places,
+    storage.checkpoints_fit,
+    storage.build_project,
     jobs.fit,
     jobs.teams,
 )

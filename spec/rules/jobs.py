@@ -34,7 +34,7 @@ def _job(settings: Settings, name: str, job: JobSettings) -> Iterable[str]:
     if job.transport == "efa" and not group.uses_efa:
         yield f"jobs.{name}.transport: 'efa', and group {group.name!r} ({group.instance_type}) has no EFA; accepted: tcp"
     directory = job.trainer.checkpoint.directory
-    if directory and settings.storage.mode == "none":
+    if directory and not directory.startswith("s3://") and settings.storage.mode == "none":
         yield (
             f"jobs.{name}.trainer.checkpoint.directory: {directory!r} needs storage, and storage.mode is 'none'; "
             "accepted: fsx, existing"
