@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,28 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
+from eks_fsdp.spec.addons import addon_version
 from eks_fsdp.spec.base import SettingsError
-from eks_fsdp.spec.names import GPU_GROUP_LABEL, SYSTEM_NAMESPACE, TAG_OWNER, TAG_STACK, TRAINER_METRICS_PORT
+from eks_fsdp.spec.names import (
+    GPU_GROUP_LABEL,
+    PROGRAM_NAME,
+    SYSTEM_NAMESPACE,
+    TAG_OWNER,
+    TAG_STACK,
+    TRAINER_METRICS_PORT,
+)
+from eks_fsdp.spec.rules.addresses import needed
 from eks_fsdp.spec.settings import JobSettings, Settings
-from eks_fsdp.spec.versions import TRAINER_REPOSITORY
+from eks_fsdp.spec.versions import FSX_CSI, POD_IDENTITY, S3_CSI, TRAINER_REPOSITORY
 
-from .cluster import SYSTEM_NODES, Cluster, ClusterArgs
+from .access import access_entries
+from .cluster import SYSTEM_NODES, Cluster, ClusterArgs, eks_name
 from .device_plugins import DevicePlugins, DevicePluginsArgs
 from .etcd import Etcd, EtcdArgs
 from .gpu_nodes import GpuNodeGroup, GpuNodeGroupArgs
 from .image import ImageRepository, ImageRepositoryArgs, repository_name, unchosen_image
 from .image_build import ImageBuild, ImageBuildArgs
+from .kubeconfig import cluster_provider, exec_kubeconfig
 from .monitoring import Monitoring, MonitoringArgs
 from .network import EfaSecurityGroup, EfaSecurityGroupArgs, Network, NetworkArgs
 from .objects import Manifest, declare
@@ -79,8 +90,23 @@ class TrainingPlatformArgs:
     """What the stack file says."""
     stack: str
     """Name of the stack: a tag of every AWS resource, and part of the registry's name."""
+    allowed_cidrs: Sequence[str] = ()
+    """Ranges that the public endpoint of the API answers, the caller's own address among them; see `caller_address`."""
     work_dir: Path = Path()
     """What relative paths in the settings are relative to; the program's own folder by default."""
+
+
+@dataclass(kw_only=True)
+class _Subnets:
+    """Where things are, in the program's own VPC or in the user's."""
+
+    vpc_id: pulumi.Input[str]
+    private: Mapping[str, pulumi.Input[str]]
+    """By zone."""
+    control_plane: Sequence[pulumi.Input[str]]
+    pods: Mapping[str, pulumi.Input[str]]
+    needed_by_nodes: list[pulumi.Resource]
+    """The ways out, without which a node never joins."""
 
 
 @dataclass(kw_only=True)
@@ -136,29 +162,11 @@ class TrainingPlatform(pulumi.ComponentResource):
     def _on_aws(self) -> list[pulumi.Resource]:
         """Everything on AWS, and what goes into the cluster; returns what a job needs."""
         settings, name = self._settings, self._prefix
-        provider = aws.Provider(f"{name}-aws", region=settings.region, opts=pulumi.ResourceOptions(parent=self))
+        provider = self._aws_provider()
         child = pulumi.ResourceOptions(parent=self, providers=[provider])
-        network = Network(
-            f"{name}-network",
-            NetworkArgs(
-                cidr=settings.network.cidr, zones=settings.network.zones, region=settings.region, tags=self._tags
-            ),
-            child,
-        )
-        cluster = Cluster(
-            f"{name}-cluster",
-            ClusterArgs(
-                kubernetes_version=settings.cluster.kubernetes_version,
-                vpc_id=network.vpc_id,
-                public_subnet_ids=network.public_subnet_ids,
-                private_subnet_ids=list(network.private_subnet_ids.values()),
-                system_nodes=settings.system_nodes,
-                tags=self._tags,
-            ),
-            # Nodes reach AWS' services through the network's routes: without those they never join.
-            pulumi.ResourceOptions(parent=self, providers=[provider], depends_on=[network]),
-        )
-        efa = EfaSecurityGroup(f"{name}-efa", EfaSecurityGroupArgs(vpc_id=network.vpc_id, tags=self._tags), child)
+        subnets = self._network(child)
+        cluster = self._cluster(provider, subnets)
+        efa = self._efa_security_group(subnets, child)
         groups = [
             GpuNodeGroup(
                 f"{name}-gpu-{group.name}",
@@ -167,11 +175,11 @@ class TrainingPlatform(pulumi.ComponentResource):
                     cluster_name=cluster.cluster_name,
                     kubernetes_version=settings.cluster.kubernetes_version,
                     node_role_arn=cluster.node_role_arn,
-                    subnet_id=network.private_subnet_ids[group.zone],
-                    security_group_ids=[cluster.security_group_id, efa.security_group_id],
+                    subnet_id=subnets.private[group.zone],
+                    security_group_ids=[cluster.security_group_id, efa],
                     tags=self._tags,
                 ),
-                child,
+                pulumi.ResourceOptions(parent=self, providers=[provider], depends_on=cluster.before_nodes),
             )
             for group in settings.gpu_nodes
         ]
@@ -184,7 +192,7 @@ class TrainingPlatform(pulumi.ComponentResource):
             node_selector=SYSTEM_NODES,
         )
         before = [*self._in_cluster(inside), *groups]
-        before += self._storage(provider, network, cluster)
+        before += self._storage(provider, subnets, cluster)
         return before
 
     def _image(self, child: pulumi.ResourceOptions) -> None:
@@ -217,23 +225,14 @@ class TrainingPlatform(pulumi.ComponentResource):
         """Every namespace that jobs run in: the stack's own first."""
         return [self._settings.namespace_name, *self._settings.teams]
 
-    def _storage(self, provider: aws.Provider, network: Network, cluster: Cluster) -> list[pulumi.Resource]:
+    def _storage(self, provider: aws.Provider, subnets: _Subnets, cluster: Cluster) -> list[pulumi.Resource]:
         """File system and buckets; returns what a job needs of them."""
         settings, name = self._settings, self._prefix
         both = pulumi.ResourceOptions(parent=self, providers=[provider, cluster.provider])
-        agent = aws.eks.Addon(
-            f"{name}-pod-identity",
-            cluster_name=cluster.cluster_name,
-            addon_name="eks-pod-identity-agent",
-            resolve_conflicts_on_create="OVERWRITE",
-            resolve_conflicts_on_update="OVERWRITE",
-            tags=self._tags,
-            opts=pulumi.ResourceOptions(parent=self, provider=provider, deleted_with=cluster.control_plane),
-        )
-        before = [cluster.system_nodes, agent, *self._namespaces]
+        before = [cluster.system_nodes, cluster.pod_identity, *self._namespaces]
         needed: list[pulumi.Resource] = []
         if settings.storage.mode == "fsx":
-            zone = settings.gpu_nodes[0].zone if settings.gpu_nodes else settings.network.zones[0]
+            zone = settings.gpu_nodes[0].zone if settings.gpu_nodes else settings.network.node_zones[0]
             storage = Storage(
                 f"{name}-storage",
                 StorageArgs(
@@ -245,10 +244,10 @@ class TrainingPlatform(pulumi.ComponentResource):
                     kms_key_arn=settings.storage.kms_key_arn,
                     data_repository=settings.storage.data_repository,
                     retain=settings.storage.retained(settings.ephemeral),
-                    vpc_id=network.vpc_id,
-                    subnet_id=network.private_subnet_ids[zone],
+                    vpc_id=subnets.vpc_id,
+                    subnet_id=subnets.private[zone],
                     node_security_group_id=cluster.security_group_id,
-                    cluster_name=cluster.cluster_name,
+                    driver=cluster.fsx_csi,
                     tags=self._tags,
                     deleted_with=cluster.control_plane,
                     depends_on=before,
@@ -265,6 +264,9 @@ class TrainingPlatform(pulumi.ComponentResource):
                     namespaces=self._job_namespaces,
                     region=settings.region,
                     cluster_name=cluster.cluster_name,
+                    addon_version=addon_version(
+                        S3_CSI, settings.cluster.kubernetes_version, settings.cluster.addons.versions
+                    ),
                     tags=self._tags,
                     deleted_with=cluster.control_plane,
                     depends_on=before,
@@ -274,19 +276,109 @@ class TrainingPlatform(pulumi.ComponentResource):
             needed.append(mounts)
         return needed
 
-    def _existing_cluster(self) -> _InCluster:
-        """A provider for the cluster of the settings' kubeconfig."""
-        settings = self._settings.cluster
-        provider = k8s.Provider(
-            f"{self._prefix}-kubernetes",
-            kubeconfig=settings.kubeconfig,
-            enable_server_side_apply=True,
-            enable_config_map_mutable=True,
-            enable_secret_mutable=True,
+    def _aws_provider(self) -> aws.Provider:
+        """The provider of all AWS resources. With another account's credentials it ends before it touches anything."""
+        return aws.Provider(
+            f"{self._prefix}-aws",
+            region=self._settings.region,
+            allowed_account_ids=self._settings.allowed_account_ids or None,
             opts=pulumi.ResourceOptions(parent=self),
         )
+
+    def _network(self, child: pulumi.ResourceOptions) -> _Subnets:
+        """The program's own VPC, or the user's."""
+        settings = self._settings.network
+        if settings.existing is not None:
+            private = settings.existing.private_subnets
+            return _Subnets(
+                vpc_id=settings.existing.vpc_id,
+                private=private,
+                control_plane=list(private.values()),
+                pods={},
+                needed_by_nodes=[],
+            )
+        network = Network(
+            f"{self._prefix}-network",
+            NetworkArgs(
+                cidr=settings.cidr,
+                zones=settings.zones,
+                region=self._settings.region,
+                nat=settings.nat,
+                endpoints=settings.endpoints,
+                pod_cidr=settings.pod_cidr,
+                needed_addresses=needed(self._settings),
+                flow_logs=settings.flow_logs,
+                flow_log_retention_days=self._settings.cluster.log_retention_days,
+                tags=self._tags,
+            ),
+            child,
+        )
+        return _Subnets(
+            vpc_id=network.vpc_id,
+            private=network.private_subnet_ids,
+            control_plane=network.intra_subnet_ids,
+            pods=network.pod_subnet_ids,
+            needed_by_nodes=[network],
+        )
+
+    def _efa_security_group(self, subnets: _Subnets, child: pulumi.ResourceOptions) -> pulumi.Input[str]:
+        """Id of the group of EFA traffic: the user's, or one of the program's own."""
+        existing = self._settings.network.existing
+        if existing is not None and existing.efa_security_group is not None:
+            return existing.efa_security_group
+        args = EfaSecurityGroupArgs(vpc_id=subnets.vpc_id, tags=self._tags)
+        return EfaSecurityGroup(f"{self._prefix}-efa", args, child).security_group_id
+
+    def _cluster(self, provider: aws.Provider, subnets: _Subnets) -> Cluster:
+        settings, name = self._settings.cluster, self._prefix
+        storage = pulumi.create_urn(f"{name}-storage", "eksfsdp:storage:Storage", parent=self)
+        return Cluster(
+            f"{name}-cluster",
+            ClusterArgs(
+                cluster_name=eks_name(f"{PROGRAM_NAME}-{self._args.stack}"),
+                kubernetes_version=settings.kubernetes_version,
+                region=self._settings.region,
+                vpc_id=subnets.vpc_id,
+                control_plane_subnet_ids=subnets.control_plane,
+                node_subnet_ids=list(subnets.private.values()),
+                pod_subnet_ids=subnets.pods,
+                system_nodes=self._settings.system_nodes,
+                public_endpoint=settings.api_access.public,
+                allowed_cidrs=self._args.allowed_cidrs or settings.api_access.allowed_cidrs,
+                access=access_entries(settings.access, self._settings.teams),
+                kms_key_arn=settings.kms_key_arn,
+                logs=settings.logs,
+                log_retention_days=settings.log_retention_days,
+                addons=settings.addons,
+                fsx=self._settings.storage.mode == "fsx",
+                # Until release 0.1 the storage had them.
+                addon_aliases={
+                    POD_IDENTITY: [pulumi.Alias(name=f"{name}-storage-pod-identity", parent=storage)],
+                    FSX_CSI: [pulumi.Alias(name=f"{name}-storage-csi-driver", parent=storage)],
+                },
+                tags=self._tags,
+            ),
+            pulumi.ResourceOptions(parent=self, providers=[provider], depends_on=subnets.needed_by_nodes),
+        )
+
+    def _existing_cluster(self) -> _InCluster:
+        """A provider for the cluster of the settings: by its kubeconfig, or by its name in EKS."""
+        settings, child = self._settings.cluster, pulumi.ResourceOptions(parent=self)
+        kubeconfig: pulumi.Input[str] = settings.kubeconfig or ""
+        identifier: pulumi.Input[str] | None = None
+        if settings.name is not None:
+            found = aws.eks.get_cluster_output(
+                name=settings.name, opts=pulumi.InvokeOutputOptions(parent=self, provider=self._aws_provider())
+            )
+            region = self._settings.region
+            kubeconfig = found.apply(
+                lambda c: exec_kubeconfig(c.name, c.endpoint, c.certificate_authorities[0].data, region)
+            )
+            identifier = found.arn
+            self.outputs |= {"kubeconfig": kubeconfig, "cluster_name": settings.name}
         if self._settings.image.repository:
             self.outputs["image"] = f"{self._settings.image.repository}{self._settings.image.version}"
+        provider = cluster_provider(f"{self._prefix}-kubernetes", kubeconfig, child, identifier)
         return _InCluster(provider=provider, deleted_with=None, node_selector={})
 
     def _in_cluster(self, inside: _InCluster) -> list[pulumi.Resource]:
@@ -295,6 +387,7 @@ class TrainingPlatform(pulumi.ComponentResource):
         self._cluster_provider = inside.provider
         child = pulumi.ResourceOptions(parent=self, providers=[inside.provider], deleted_with=inside.deleted_with)
         own = pulumi.ResourceOptions(parent=self, provider=inside.provider, deleted_with=inside.deleted_with)
+        owner = pulumi.ResourceOptions(parent=self, providers=[inside.provider])
         nvidia, efa = (part.mode == "install" for part in (settings.device_plugins.nvidia, settings.device_plugins.efa))
         etcd, monitoring = (part.mode == "install" for part in (settings.etcd, settings.monitoring))
         system: list[pulumi.Resource] = []
@@ -310,7 +403,8 @@ class TrainingPlatform(pulumi.ComponentResource):
             needed.append(DevicePlugins(f"{name}-devices", plugins, child))
         if etcd:
             server = EtcdArgs(node_selector=inside.node_selector, depends_on=somewhere)
-            needed.append(Etcd(f"{name}-etcd", server, child))
+            # With a volume on EBS it goes before the cluster, whose end would leave the volume behind.
+            needed.append(Etcd(f"{name}-etcd", server, owner if settings.etcd.persistent else child))
         if settings.training_operator.mode == "install":
             operator = TrainingOperatorArgs(
                 manifests=settings.training_operator.manifests,

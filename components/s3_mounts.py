@@ -11,13 +11,14 @@ import pulumi
 import pulumi_aws as aws
 
 from eks_fsdp.spec.settings import S3MountSettings
+from eks_fsdp.spec.versions import S3_CSI
 
 from .objects import Manifest, declare
 from .pod_identity import PodIdentity, PodIdentityArgs
 from .storage import persistent_volume_claim
 
 CSI_DRIVER = "s3.csi.aws.com"
-CSI_ADDON = "aws-mountpoint-s3-csi-driver"
+
 SERVICE_ACCOUNT, SERVICE_ACCOUNT_NAMESPACE = "s3-csi-driver-sa", "kube-system"
 """Of the driver's pods on the nodes, which read the buckets."""
 NOMINAL_GIB = 1200
@@ -154,7 +155,7 @@ class S3Mounts(pulumi.ComponentResource):
         driver = aws.eks.Addon(
             f"{name}-csi-driver",
             cluster_name=args.cluster_name,
-            addon_name=CSI_ADDON,
+            addon_name=S3_CSI,
             addon_version=args.addon_version,
             configuration_values=driver_configuration(),
             resolve_conflicts_on_create="OVERWRITE",

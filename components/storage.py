@@ -10,11 +10,11 @@ import pulumi
 import pulumi_aws as aws
 
 from eks_fsdp.spec.settings import DataRepositorySettings
+from eks_fsdp.spec.versions import FSX_CSI
 
 from .objects import Manifest, declare
 
 CSI_DRIVER = "fsx.csi.aws.com"
-CSI_ADDON = "aws-fsx-csi-driver"
 LUSTRE_PORTS = (988, 1023)
 """First and last TCP port between Lustre's servers and their clients, in both directions: 988 and 1018 to 1023 are used."""
 EVENTS = ("NEW", "CHANGED", "DELETED")
@@ -146,7 +146,7 @@ class Storage(pulumi.ComponentResource):
             driver = aws.eks.Addon(
                 f"{name}-csi-driver",
                 cluster_name=args.cluster_name,
-                addon_name=CSI_ADDON,
+                addon_name=FSX_CSI,
                 resolve_conflicts_on_create="OVERWRITE",
                 resolve_conflicts_on_update="OVERWRITE",
                 tags=args.tags,

@@ -1,13 +1,11 @@
-"""CodeBuild projects, and log groups."""
+"""CodeBuild projects."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from botocore.exceptions import ClientError
-
-from .kinds import Call, Context, Failure, Kind, Update, identity, is_gone, tag_list, tag_map
+from .kinds import Call, Context, Failure, Kind, identity, tag_map
 
 _PROJECT = {
     "description": "description",
@@ -64,49 +62,4 @@ PROJECT = Kind(
 )
 
 
-def _read_group(context: Context) -> Mapping[str, Any] | None:
-    found = context.client.describe_log_groups(logGroupNamePrefix=context.id)["logGroups"]
-    group = next((group for group in found if group["logGroupName"] == context.id), None)
-    if group is None:
-        return None
-    tags = context.client.list_tags_log_group(logGroupName=context.id)["tags"]
-    return {**group, "Tags": tag_list(tags)}
-
-
-def _retain(context: Context) -> None:
-    days = context.inputs.get("retentionInDays")
-    if days:
-        context.client.put_retention_policy(logGroupName=context.id, retentionInDays=int(days))
-        return
-    try:
-        context.client.delete_retention_policy(logGroupName=context.id)
-    except ClientError as error:
-        if not is_gone(error):
-            raise
-
-
-def _tag_group(context: Context, add: Mapping[str, str], remove: list[str]) -> None:
-    if remove:
-        context.client.untag_log_group(logGroupName=context.id, tags=remove)
-    if add:
-        context.client.tag_log_group(logGroupName=context.id, tags=dict(add))
-
-
-LOG_GROUP = Kind(
-    token="aws:cloudwatch/logGroup:LogGroup",
-    service="logs",
-    create=Call("create_log_group", {"logGroupName": "name", "kmsKeyId": "kmsKeyId"}, tags="tags"),
-    id=_with_name,
-    read=_read_group,
-    observed={"name": "logGroupName", "retentionInDays": "retentionInDays", "tags": tag_map},
-    arn="arn:aws:logs:{region}:{account}:log-group:{id}",
-    delete=Call("delete_log_group", {"logGroupName": identity}),
-    updates=(Update(("retentionInDays",), _retain, at_creation=True),),
-    replaces=frozenset({"name", "kmsKeyId"}),
-    ignored=frozenset({"skipDestroy"}),
-    auto_name="name",
-    name_limit=512,
-    tagged=_tag_group,
-)
-
-KINDS = (PROJECT, LOG_GROUP)
+KINDS = (PROJECT,)
