@@ -144,7 +144,7 @@ class ImageBuild(pulumi.ComponentResource):
                 "location": bucket.bucket.apply(lambda bucket_name: f"{bucket_name}/none.zip"),
                 "buildspec": build_spec(),
             },
-            logs_config={"cloudwatch_logs": {"group_name": log.name}},
+            logs_config={"cloudwatch_logs": {"status": "ENABLED", "group_name": log.name}},
             tags=args.tags,
             opts=pulumi.ResourceOptions(parent=self, depends_on=[rights]),
         )

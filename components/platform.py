@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,7 @@ class TrainingPlatform(pulumi.ComponentResource):
             },
         }
         create = self._settings.cluster.mode == "create"
-        before = self._on_aws() if create else self._in_cluster(self._existing_cluster())
+        before = self._on_aws() if create else self._on_existing_cluster()
         image = self.outputs.get("image")
         for job, plan in plans.items():
             TrainingJob(
@@ -162,7 +163,7 @@ class TrainingPlatform(pulumi.ComponentResource):
     def _on_aws(self) -> list[pulumi.Resource]:
         """Everything on AWS, and what goes into the cluster; returns what a job needs."""
         settings, name = self._settings, self._prefix
-        provider = self._aws_provider()
+        provider = self._aws_provider
         child = pulumi.ResourceOptions(parent=self, providers=[provider])
         subnets = self._network(child)
         cluster = self._cluster(provider, subnets)
@@ -276,6 +277,7 @@ class TrainingPlatform(pulumi.ComponentResource):
             needed.append(mounts)
         return needed
 
+    @cached_property
     def _aws_provider(self) -> aws.Provider:
         """The provider of all AWS resources. With another account's credentials it ends before it touches anything."""
         return aws.Provider(
@@ -361,6 +363,30 @@ class TrainingPlatform(pulumi.ComponentResource):
             pulumi.ResourceOptions(parent=self, providers=[provider], depends_on=subnets.needed_by_nodes),
         )
 
+    def _on_existing_cluster(self) -> list[pulumi.Resource]:
+        """What goes into a cluster that is there; returns what a job needs."""
+        inside = self._existing_cluster()
+        before = self._in_cluster(inside)
+        storage = self._settings.storage
+        if storage.mode != "fsx":
+            return before
+        # A file system of the user's own; the cluster has the driver.
+        attached = Storage(
+            f"{self._prefix}-storage",
+            StorageArgs(
+                claim=storage.claim,
+                namespaces=self._job_namespaces,
+                file_system_id=storage.file_system_id,
+                capacity_gib=storage.capacity_gib,
+                data_repository=storage.data_repository,
+                tags=self._tags,
+                depends_on=self._namespaces,
+            ),
+            pulumi.ResourceOptions(parent=self, providers=[self._aws_provider, inside.provider]),
+        )
+        self.outputs["file_system_id"] = attached.file_system_id
+        return [*before, attached]
+
     def _existing_cluster(self) -> _InCluster:
         """A provider for the cluster of the settings: by its kubeconfig, or by its name in EKS."""
         settings, child = self._settings.cluster, pulumi.ResourceOptions(parent=self)
@@ -368,7 +394,7 @@ class TrainingPlatform(pulumi.ComponentResource):
         identifier: pulumi.Input[str] | None = None
         if settings.name is not None:
             found = aws.eks.get_cluster_output(
-                name=settings.name, opts=pulumi.InvokeOutputOptions(parent=self, provider=self._aws_provider())
+                name=settings.name, opts=pulumi.InvokeOutputOptions(parent=self, provider=self._aws_provider)
             )
             region = self._settings.region
             kubeconfig = found.apply(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from eks_fsdp.spec.names import PROGRAM_NAME
 from eks_fsdp.spec.versions import TRAINER_BASE_IMAGE
 
 from . import image_context
@@ -133,6 +135,15 @@ def _build(request: BuildRequest, target: Target) -> None:
         build_and_push(Path(folder), target.image, target.base, log, line)
 
 
+def settings_line(content: Mapping[str, Any], digest: str) -> str:
+    """The line of a stack file that sets the image's digest, with what the file says of the image already."""
+    import yaml
+
+    key = f"{PROGRAM_NAME}:image"
+    image = {**((content.get("config") or {}).get(key) or {}), "digest": digest}
+    return f"  {key}: {yaml.safe_dump(image, default_flow_style=True, sort_keys=False, width=1000).strip()}"
+
+
 def _tell(target: Target, digest: str) -> None:
     stack = target.platform.stack
     console.print(f"digest {digest}", soft_wrap=True)
@@ -140,9 +151,9 @@ def _tell(target: Target, digest: str) -> None:
         console.print("the stack's settings name it already")
         return
     file = stack_file(target.platform.checkout, stack)
-    console.print(f"put into {file}, under config:", soft_wrap=True)
-    console.print(f"  eks-fsdp:image: {{digest: {digest}}}", soft_wrap=True)
-    console.print("beside what image has there already. Jobs with the program's image are then new jobs")
+    console.print(f"put this into {file}, below config:", soft_wrap=True)
+    console.print(settings_line(target.platform.content, digest), soft_wrap=True)
+    console.print("jobs with the program's image are new jobs then")
 
 
 def show(stack: str, base: str = TRAINER_BASE_IMAGE) -> bool:

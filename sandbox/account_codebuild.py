@@ -39,6 +39,15 @@ def manifest_digest(text: str) -> str:
 class SandboxCodeBuildResponse(CodeBuildResponse):
     """moto's CodeBuild, whose builds read their source, write a log and push."""
 
+    def update_project(self) -> ActionResult:
+        """UpdateProject: what is given takes the place of what was."""
+        name = self._get_param("name")
+        if name not in self.codebuild_backend.codebuild_projects:
+            raise Refusal("ResourceNotFoundException", f"Project cannot be found: {name}")
+        project = self.codebuild_backend.codebuild_projects[name].project_metadata
+        project |= self._get_params()
+        return ActionResult({"project": project})
+
     def start_build(self) -> ActionResult:
         """StartBuild. Refuses a source that is not there."""
         location = str(self._get_param("sourceLocationOverride") or "")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from .kinds import Call, Context, Failure, Kind, identity, tag_map
+from .kinds import Call, Context, Kind, Update, identity
 
 _PROJECT = {
     "description": "description",
@@ -28,11 +28,17 @@ def _read_project(context: Context) -> Mapping[str, Any] | None:
     return dict(found[0]) if found else None
 
 
-def _log_group_named(context: Context) -> Iterable[Failure]:
-    logs = context.inputs.get("logsConfig")
-    cloud_watch = logs.get("cloudwatchLogs") if isinstance(logs, Mapping) else None
-    if isinstance(cloud_watch, Mapping) and cloud_watch.get("streamName") and not cloud_watch.get("groupName"):
-        yield "logsConfig", "a stream needs the name of its group"
+def _tags(context: Context) -> list[dict[str, str]]:
+    return [{"key": key, "value": value} for key, value in context.tags.items()]
+
+
+def _seen_tags(described: Mapping[str, Any]) -> dict[str, str]:
+    return {tag["key"]: tag["value"] for tag in described.get("tags") or []}
+
+
+def _retag(context: Context, add: Mapping[str, str], remove: list[str]) -> None:
+    # The API has no other way: it takes all of them at once.
+    context.client.update_project(name=context.id, tags=_tags(context))
 
 
 def _with_name(context: Context) -> str:
@@ -42,7 +48,7 @@ def _with_name(context: Context) -> str:
 PROJECT = Kind(
     token="aws:codebuild/project:Project",
     service="codebuild",
-    create=Call("create_project", {"name": "name", **_PROJECT}, tags="tags"),
+    create=Call("create_project", {"name": "name", **_PROJECT, "tags": _tags}),
     id=_with_name,
     read=_read_project,
     observed={
@@ -50,15 +56,15 @@ PROJECT = Kind(
         "arn": "arn",
         "description": "description",
         "serviceRole": "serviceRole",
-        "tags": tag_map,
+        "tags": _seen_tags,
     },
     delete=Call("delete_project", {"name": identity}),
-    replaces=frozenset({"name", *_PROJECT.values()}),
+    updates=(Update(tuple(_PROJECT.values()), Call("update_project", {"name": identity, **_PROJECT})),),
+    replaces=frozenset({"name"}),
+    tagged=_retag,
     names={"logsConfig.cloudwatchLogs": "cloudWatchLogs"},
     auto_name="name",
     name_limit=150,
-    checks=(_log_group_named,),
-    delete_before_replace=True,
 )
 
 

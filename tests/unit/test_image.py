@@ -267,7 +267,7 @@ def test_docker_signs_in_builds_and_pushes_once_for_each_content(
     assert int((bench.record.parent / "docker.txt.files").read_text()) == files
     assert push == f"push {REPOSITORY}:{tag}"
     told = capsys.readouterr().out
-    assert f"eks-fsdp:image: {{digest: {digest}}}" in told
+    assert f"  eks-fsdp:image: {{digest: '{digest}'}}" in told
     assert "stacks/Pulumi.big.yaml" in told.replace("\n", "")
 
     # The same content is not built again; another is another tag.
@@ -386,6 +386,12 @@ def test_both_images_are_shown(bench: Bench, capsys: pytest.CaptureFixture[str])
     digest = bench.build()
     bench.settings = Settings.parse({"image": {"digest": digest}})
     assert image_build.show("big") is True
+
+
+def test_the_line_to_paste_keeps_what_the_file_says_already() -> None:
+    content = {"config": {"eks-fsdp:image": {"codebuild": True, "digest": "sha256:1"}}}
+    assert image_build.settings_line(content, "sha256:2") == "  eks-fsdp:image: {codebuild: true, digest: 'sha256:2'}"
+    assert image_build.settings_line({}, "sha256:2") == "  eks-fsdp:image: {digest: 'sha256:2'}"
 
 
 # What is declared

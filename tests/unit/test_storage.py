@@ -237,6 +237,21 @@ def test_each_namespace_has_its_volume_and_claim(declare_program: Declare) -> No
     assert json.loads(driver.inputs["configurationValues"]) == {"node": {"tolerateAllTaints": True}}
 
 
+def test_a_file_system_of_ones_own_on_a_cluster_of_ones_own(declare_program: Declare) -> None:
+    settings = Settings.parse(
+        {
+            "cluster": {"mode": "existing", "kubeconfig": "/tmp/kubeconfig"},
+            "storage": {"mode": "fsx", "file_system_id": "fs-01234567"},
+            "training_operator": {"mode": "none"},
+        }
+    )
+    declared = declare_program(platform(settings))
+    assert [r.name for r in of_type(declared, "pulumi:providers:aws")] == ["p-aws"]
+    volume = one(declared, "kubernetes:core/v1:PersistentVolume")
+    assert volume.inputs["spec"]["csi"]["volumeHandle"] == "fs-01234567"
+    assert not [r.name for r in declared if r.type.startswith(("aws:ec2", "aws:eks", "aws:vpc"))]
+
+
 def test_the_driver_may_be_given_from_outside(declare_program: Declare) -> None:
     def program() -> None:
         driver = pulumi.ComponentResource("test:driver:Driver", "driver")
