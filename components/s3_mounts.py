@@ -72,7 +72,8 @@ def checkpoint_bucket_policy(bucket: str, prefix: str = "", kms_key_arn: str | N
     Give the job's namespace as prefix: no team then reads or overwrites another's. Checkpoints go in parts, and those
     that are no longer kept are deleted.
     """
-    writes = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
+    uploads = ["s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"]
+    writes = ["s3:GetObject", "s3:DeleteObject", *uploads]
     statements = _statements(bucket, prefix, writes, ["s3:ListBucket"])
     if kms_key_arn:
         keys = {"Effect": "Allow", "Action": ["kms:Decrypt", "kms:GenerateDataKey"], "Resource": kms_key_arn}
