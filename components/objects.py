@@ -30,6 +30,7 @@ _RESOURCES: dict[tuple[str, str], Callable[[], Callable[..., pulumi.CustomResour
     ("apps/v1", "DaemonSet"): lambda: k8s.apps.v1.DaemonSet,
     ("apps/v1", "Deployment"): lambda: k8s.apps.v1.Deployment,
     ("apps/v1", "StatefulSet"): lambda: k8s.apps.v1.StatefulSet,
+    ("batch/v1", "Job"): lambda: k8s.batch.v1.Job,
     ("rbac.authorization.k8s.io/v1", "ClusterRole"): lambda: k8s.rbac.v1.ClusterRole,
     ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"): lambda: k8s.rbac.v1.ClusterRoleBinding,
 }

@@ -249,6 +249,7 @@ class TrainingPlatform(pulumi.ComponentResource):
                     subnet_id=subnets.private[zone],
                     node_security_group_id=cluster.security_group_id,
                     driver=cluster.fsx_csi,
+                    node_selector=SYSTEM_NODES,
                     tags=self._tags,
                     deleted_with=cluster.control_plane,
                     depends_on=before,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pulumi
 import pulumi_aws as aws
 
+from eks_fsdp.spec.names import CHECKPOINT_MOUNT
 from eks_fsdp.spec.settings import DataRepositorySettings
-from eks_fsdp.spec.versions import FSX_CSI
+from eks_fsdp.spec.versions import BUSYBOX_IMAGE, FSX_CSI
 
-from .objects import Manifest, declare
+from .objects import LOCKED_DOWN, Manifest, declare, labels, resources
 
 CSI_DRIVER = "fsx.csi.aws.com"
 LUSTRE_PORTS = (988, 1023)
@@ -63,6 +64,35 @@ def persistent_volume_claim(
     }
 
 
+def open_job(claim: str, namespace: str, node_selector: Mapping[str, str]) -> Manifest:
+    """The Job that lets everybody make folders in a new file system, whose root is root's: the trainer is not root."""
+    mount = {"name": "checkpoints", "mountPath": CHECKPOINT_MOUNT}
+    container: Manifest = {
+        "name": "open",
+        "image": BUSYBOX_IMAGE,
+        # As in /tmp: nobody removes what is another's.
+        "command": ["chmod", "1777", CHECKPOINT_MOUNT],
+        "securityContext": {**LOCKED_DOWN, "runAsUser": 0},
+        "resources": resources("10m", "32Mi"),
+        "volumeMounts": [mount],
+    }
+    pod: Manifest = {
+        "automountServiceAccountToken": False,
+        "restartPolicy": "OnFailure",
+        "containers": [container],
+        "volumes": [{"name": "checkpoints", "persistentVolumeClaim": {"claimName": claim}}],
+    }
+    if node_selector:
+        pod["nodeSelector"] = dict(node_selector)
+    name = f"open-{claim}"
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": namespace, "labels": labels(name)},
+        "spec": {"template": {"metadata": {"labels": labels(name)}, "spec": pod}},
+    }
+
+
 def data_repository(settings: DataRepositorySettings) -> dict[str, Any]:
     """The inputs of the association of a bucket with a file system, in the SDK's spelling."""
     prefix = settings.prefix.strip("/")
@@ -108,6 +138,8 @@ class StorageArgs:
     """The installed CSI driver; None: `cluster_name`'s add-on is declared here, and needs the pod identity agent."""
     cluster_name: pulumi.Input[str] | None = None
     """The EKS cluster that gets the CSI driver. Neither this nor `driver`: the cluster has the driver."""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    """Labels of the nodes for the one pod that opens a new file system to its users."""
     tags: Mapping[str, str]
     """Tags of every AWS resource."""
     deleted_with: pulumi.Resource | None = None
@@ -159,6 +191,12 @@ class Storage(pulumi.ComponentResource):
             self._claim(name, args, namespace, file_system, before, first=index == 0)
             for index, namespace in enumerate(args.namespaces)
         ]
+        if self.claims and args.file_system_id is None:
+            declare(
+                f"{name}-open",
+                open_job(args.claim, args.namespaces[0], args.node_selector),
+                pulumi.ResourceOptions(parent=self, depends_on=self.claims[:1], deleted_with=args.deleted_with),
+            )
         self.file_system_id = file_system.id
         self.register_outputs({"file_system_id": self.file_system_id})
 

@@ -29,7 +29,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     _ = (aws.ec2.Vpc, aws.eks.NodeGroup, aws.ecr.Repository, aws.fsx.LustreFileSystem, aws.iam.Role, aws.vpc)
     _ = (aws.s3.Bucket, aws.codebuild.Project, aws.cloudwatch.LogGroup)
-    _ = (k8s.apps.v1.Deployment, k8s.core.v1.Pod, k8s.rbac.v1.Role, k8s.kustomize.v2.Directory)
+    _ = (k8s.batch.v1.Job, k8s.apps.v1.Deployment, k8s.core.v1.Pod, k8s.rbac.v1.Role, k8s.kustomize.v2.Directory)
 
 GOLDEN = Path(__file__).parent / "golden"
 

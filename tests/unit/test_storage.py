@@ -196,6 +196,14 @@ def test_a_kept_file_system_depends_on_nothing_of_the_cluster(declare_program: D
     assert not one(declare_program(platform(sandbox_settings())), "aws:fsx/lustreFileSystem:LustreFileSystem").protected
 
 
+def test_a_new_file_system_is_opened_to_a_trainer_that_is_not_root(declare_program: Declare) -> None:
+    opened = one(declare_program(platform(sandbox_settings())), "kubernetes:batch/v1:Job")
+    pod = opened.inputs["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"eksfsdp/role": "system"}
+    assert pod["containers"][0]["command"] == ["chmod", "1777", "/mnt/checkpoints"]
+    assert pod["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
 def test_servers_and_nodes_reach_each_other_on_lustres_ports_alone(declare_program: Declare) -> None:
     declared = declare_program(platform(sandbox_settings()))
     rules = [
@@ -249,7 +257,7 @@ def test_a_file_system_of_ones_own_on_a_cluster_of_ones_own(declare_program: Dec
     assert [r.name for r in of_type(declared, "pulumi:providers:aws")] == ["p-aws"]
     volume = one(declared, "kubernetes:core/v1:PersistentVolume")
     assert volume.inputs["spec"]["csi"]["volumeHandle"] == "fs-01234567"
-    assert not [r.name for r in declared if r.type.startswith(("aws:ec2", "aws:eks", "aws:vpc"))]
+    assert not [r.name for r in declared if r.type.startswith(("aws:ec2", "aws:eks", "aws:vpc", "kubernetes:batch"))]
 
 
 def test_the_driver_may_be_given_from_outside(declare_program: Declare) -> None:
