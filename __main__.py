@@ -1,5 +1,7 @@
 """The Pulumi program: the stack's settings become a platform with its jobs."""
 
+from datetime import UTC, datetime
+
 import pulumi
 
 from eks_fsdp.components.caller_address import allowed_cidrs
@@ -12,6 +14,7 @@ with refusals_as_run_errors():
     arguments = TrainingPlatformArgs(
         settings=settings,
         stack=pulumi.get_stack(),
+        now=datetime.now(UTC),
         allowed_cidrs=allowed_cidrs(settings, preview=pulumi.runtime.is_dry_run()),
     )
     for name, value in TrainingPlatform(PROGRAM_NAME, arguments).outputs.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ import pulumi_kubernetes as k8s
 
 from eks_fsdp.spec.addons import addon_version
 from eks_fsdp.spec.base import SettingsError
+from eks_fsdp.spec.instances import INSTANCE_TYPES
 from eks_fsdp.spec.names import (
     GPU_GROUP_LABEL,
+    LOCAL_QUEUE,
     PROGRAM_NAME,
     SYSTEM_NAMESPACE,
     TAG_OWNER,
@@ -23,7 +26,9 @@ from eks_fsdp.spec.names import (
     TRAINER_METRICS_PORT,
 )
 from eks_fsdp.spec.rules.addresses import needed
-from eks_fsdp.spec.settings import JobSettings, Settings
+from eks_fsdp.spec.rules.capacity import moments
+from eks_fsdp.spec.rules.cluster import support_ended
+from eks_fsdp.spec.settings import GpuNodeGroupSettings, JobSettings, Settings
 from eks_fsdp.spec.versions import FSX_CSI, POD_IDENTITY, S3_CSI, TRAINER_REPOSITORY
 
 from .access import access_entries
@@ -31,16 +36,23 @@ from .cluster import SYSTEM_NODES, Cluster, ClusterArgs, eks_name
 from .device_plugins import DevicePlugins, DevicePluginsArgs
 from .etcd import Etcd, EtcdArgs
 from .gpu_nodes import GpuNodeGroup, GpuNodeGroupArgs
+from .hugging_face import token
 from .image import ImageRepository, ImageRepositoryArgs, repository_name, unchosen_image
 from .image_build import ImageBuild, ImageBuildArgs
+from .job_access import JobAccess, JobAccessArgs
+from .job_policies import job_policies
+from .job_security import pod_security_level
+from .job_volumes import Scratch
 from .kubeconfig import cluster_provider, exec_kubeconfig
 from .monitoring import Monitoring, MonitoringArgs
 from .network import EfaSecurityGroup, EfaSecurityGroupArgs, Network, NetworkArgs
 from .objects import Manifest, declare
+from .queue import Queue, QueueArgs, kustomization, own_nodes
 from .s3_mounts import S3Mounts, S3MountsArgs
 from .storage import Storage, StorageArgs
+from .teams import Team, TeamArgs, job_namespace, quota
 from .training_job import JobPlan, TrainingJob, TrainingJobArgs
-from .training_operator import TrainingOperator, TrainingOperatorArgs, check_manifests
+from .training_operator import OPERATOR, TrainingOperator, TrainingOperatorArgs
 
 
 def aws_tags(owner: str, stack: str) -> dict[str, str]:
@@ -51,6 +63,17 @@ def aws_tags(owner: str, stack: str) -> dict[str, str]:
 def namespace(name: str) -> Manifest:
     """A namespace."""
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def job_namespaces(settings: Settings) -> list[str]:
+    """Every namespace in which jobs may run: the stack's own and the teams'."""
+    return [settings.namespace_name, *settings.teams]
+
+
+def scratch(group: GpuNodeGroupSettings) -> Scratch | None:
+    """How the local disks of the group's nodes are reached; None where they have none that is set up."""
+    kinds: dict[str, Scratch] = {"raid0": "empty-dir", "mount": "first-disk"}
+    return kinds.get(group.nvme) if group.instance.nvme_gb else None
 
 
 def job_plan(settings: Settings, job: str) -> JobPlan:
@@ -64,10 +87,21 @@ def job_plan(settings: Settings, job: str) -> JobPlan:
         job=job,
         settings=wanted.model_copy(update={"trainer": trainer}),
         instance=group.instance,
-        namespace=settings.namespace_name,
+        alternatives=[INSTANCE_TYPES[name] for name in group.alternatives],
+        efa=group.uses_efa,
+        hugepages_2mib=group.hugepages,
+        namespace=wanted.team or settings.namespace_name,
+        team=wanted.team,
+        queue=None if settings.queue.mode == "none" else LOCAL_QUEUE,
+        queue_topology=settings.queue.topology,
         node_selector={GPU_GROUP_LABEL: group.name},
+        taints=group.taints,
         image_version=image_version(settings, job, wanted),
         claim=None if settings.storage.mode == "none" else settings.storage.claim,
+        s3_mounts={name: mount.path for name, mount in settings.storage.s3_mounts.items()},
+        scratch=scratch(group) if wanted.scratch else None,
+        hugging_face=settings.hugging_face.given,
+        region=settings.region,
     )
 
 
@@ -83,6 +117,16 @@ def image_version(settings: Settings, name: str, job: JobSettings) -> str:
     return f"{settings.image.repository or TRAINER_REPOSITORY}{settings.image.version}"
 
 
+def _cluster_address(cluster: Cluster) -> dict[str, pulumi.Output[str]]:
+    """What nodes with an image of their own must know, as inputs of their group."""
+    made = cluster.control_plane.eks_cluster
+    return {
+        "endpoint": made.endpoint,
+        "certificate_authority": made.certificate_authority.data,
+        "service_cidr": made.kubernetes_network_config.service_ipv4_cidr,
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlatformArgs:
     """Inputs of `TrainingPlatform`."""
@@ -91,6 +135,8 @@ class TrainingPlatformArgs:
     """What the stack file says."""
     stack: str
     """Name of the stack: a tag of every AWS resource, and part of the registry's name."""
+    now: datetime
+    """When the program runs, with its zone. What is refused, and what is scheduled, depends on it."""
     allowed_cidrs: Sequence[str] = ()
     """Ranges that the public endpoint of the API answers, the caller's own address among them; see `caller_address`."""
     work_dir: Path = Path()
@@ -121,6 +167,14 @@ class _InCluster:
     """What must be there before anything can run."""
     node_selector: Mapping[str, str]
     """Labels of the nodes for all that is not training."""
+    cluster_name: pulumi.Input[str] | None = None
+    """The EKS cluster, where it is the program's own: pods get rights in AWS there."""
+    aws: aws.Provider | None = None
+    """The provider of what is in AWS; None: made where it is needed."""
+    pod_identity: list[pulumi.Resource] = field(default_factory=list)
+    """What must be there before pods have rights in AWS."""
+    ebs_csi: list[pulumi.Resource] = field(default_factory=list)
+    """What must be there as long as a claim has a volume on EBS."""
 
 
 class TrainingPlatform(pulumi.ComponentResource):
@@ -136,9 +190,13 @@ class TrainingPlatform(pulumi.ComponentResource):
         self._settings = args.settings
         self._tags = aws_tags(args.settings.owner, args.stack)
         # All of them before anything is declared: what is refused here has made nothing.
+        if found := [*moments(args.settings, args.now), *support_ended(args.settings, args.now.date())]:
+            raise SettingsError("\n".join(found))
         plans = {job: job_plan(self._settings, job) for job in self._settings.jobs}
         if self._settings.training_operator.mode == "install":
-            check_manifests(self._settings.training_operator.manifests, args.work_dir)
+            OPERATOR.check(self._settings.training_operator.manifests, args.work_dir)
+        if self._settings.queue.mode == "install" and self._settings.queue.manifests:
+            kustomization(self._settings.queue, {}).check(self._settings.queue.manifests, args.work_dir)
         self.outputs = {
             "namespace": self._settings.namespace_name,
             "gpu_node_groups": [
@@ -179,6 +237,10 @@ class TrainingPlatform(pulumi.ComponentResource):
                     subnet_id=subnets.private[group.zone],
                     security_group_ids=[cluster.security_group_id, efa],
                     tags=self._tags,
+                    now=self._args.now,
+                    prefix_delegation=settings.cluster.addons.prefix_delegation,
+                    kubeconfig=cluster.kubeconfig,
+                    **(_cluster_address(cluster) if group.ami.image_id else {}),
                 ),
                 pulumi.ResourceOptions(parent=self, providers=[provider], depends_on=cluster.before_nodes),
             )
@@ -191,6 +253,10 @@ class TrainingPlatform(pulumi.ComponentResource):
             deleted_with=cluster.control_plane,
             nodes=[cluster.system_nodes],
             node_selector=SYSTEM_NODES,
+            cluster_name=cluster.cluster_name,
+            aws=provider,
+            pod_identity=[cluster.pod_identity],
+            ebs_csi=[cluster.ebs_csi],
         )
         before = [*self._in_cluster(inside), *groups]
         before += self._storage(provider, subnets, cluster)
@@ -221,11 +287,6 @@ class TrainingPlatform(pulumi.ComponentResource):
             )
             self.outputs["image_build"] = {"project": build.project, "bucket": build.bucket}
 
-    @property
-    def _job_namespaces(self) -> list[str]:
-        """Every namespace that jobs run in: the stack's own first."""
-        return [self._settings.namespace_name, *self._settings.teams]
-
     def _storage(self, provider: aws.Provider, subnets: _Subnets, cluster: Cluster) -> list[pulumi.Resource]:
         """File system and buckets; returns what a job needs of them."""
         settings, name = self._settings, self._prefix
@@ -238,7 +299,7 @@ class TrainingPlatform(pulumi.ComponentResource):
                 f"{name}-storage",
                 StorageArgs(
                     claim=settings.storage.claim,
-                    namespaces=self._job_namespaces,
+                    namespaces=job_namespaces(self._settings),
                     file_system_id=settings.storage.file_system_id,
                     capacity_gib=settings.storage.capacity_gib,
                     throughput=settings.storage.throughput,
@@ -263,7 +324,7 @@ class TrainingPlatform(pulumi.ComponentResource):
                 f"{name}-buckets",
                 S3MountsArgs(
                     mounts=settings.storage.s3_mounts,
-                    namespaces=self._job_namespaces,
+                    namespaces=job_namespaces(self._settings),
                     region=settings.region,
                     cluster_name=cluster.cluster_name,
                     addon_version=addon_version(
@@ -376,7 +437,7 @@ class TrainingPlatform(pulumi.ComponentResource):
             f"{self._prefix}-storage",
             StorageArgs(
                 claim=storage.claim,
-                namespaces=self._job_namespaces,
+                namespaces=job_namespaces(self._settings),
                 file_system_id=storage.file_system_id,
                 capacity_gib=storage.capacity_gib,
                 data_repository=storage.data_repository,
@@ -393,9 +454,11 @@ class TrainingPlatform(pulumi.ComponentResource):
         settings, child = self._settings.cluster, pulumi.ResourceOptions(parent=self)
         kubeconfig: pulumi.Input[str] = settings.kubeconfig or ""
         identifier: pulumi.Input[str] | None = None
+        on_aws: aws.Provider | None = None
         if settings.name is not None:
+            on_aws = self._aws_provider
             found = aws.eks.get_cluster_output(
-                name=settings.name, opts=pulumi.InvokeOutputOptions(parent=self, provider=self._aws_provider)
+                name=settings.name, opts=pulumi.InvokeOutputOptions(parent=self, provider=on_aws)
             )
             region = self._settings.region
             kubeconfig = found.apply(
@@ -406,7 +469,9 @@ class TrainingPlatform(pulumi.ComponentResource):
         if self._settings.image.repository:
             self.outputs["image"] = f"{self._settings.image.repository}{self._settings.image.version}"
         provider = cluster_provider(f"{self._prefix}-kubernetes", kubeconfig, child, identifier)
-        return _InCluster(provider=provider, deleted_with=None, node_selector={})
+        return _InCluster(
+            provider=provider, deleted_with=None, node_selector={}, cluster_name=settings.name, aws=on_aws
+        )
 
     def _in_cluster(self, inside: _InCluster) -> list[pulumi.Resource]:
         """What runs in the cluster, as far as it is to be installed; returns what a job needs."""
@@ -422,24 +487,91 @@ class TrainingPlatform(pulumi.ComponentResource):
             system.append(declare(f"{name}-namespace-system", namespace(SYSTEM_NAMESPACE), own))
         self._namespaces: list[pulumi.Resource] = []
         if settings.namespace.mode == "install":
-            self._namespaces.append(declare(f"{name}-namespace-jobs", namespace(settings.namespace_name), own))
+            queued = settings.queue.mode != "none"
+            level = pod_security_level(settings)
+            place = job_namespace(settings.namespace_name, queued=queued, level=level)
+            self._namespaces.append(declare(f"{name}-namespace-jobs", place, own))
+            limits = pulumi.ResourceOptions.merge(own, pulumi.ResourceOptions(depends_on=self._namespaces))
+            declare(f"{name}-quota-jobs", quota(settings.namespace_name), limits)
+            for team, about in settings.teams.items():
+                members = TeamArgs(team=team, settings=about, queued=queued, level=level)
+                self._namespaces.append(Team(f"{name}-team-{team}", members, child))
         needed: list[pulumi.Resource] = [*self._namespaces]
+        needed += self._job_access(inside)
         somewhere = [*system, *inside.nodes]
+        taints = list({str(taint): taint for group in settings.gpu_nodes for taint in group.taints}.values())
         if nvidia or efa:
-            plugins = DevicePluginsArgs(nvidia=nvidia, efa=efa, depends_on=system)
+            plugins = DevicePluginsArgs(nvidia=nvidia, efa=efa, taints=taints, depends_on=system)
             needed.append(DevicePlugins(f"{name}-devices", plugins, child))
         if etcd:
-            server = EtcdArgs(node_selector=inside.node_selector, depends_on=somewhere)
-            # With a volume on EBS it goes before the cluster, whose end would leave the volume behind.
-            needed.append(Etcd(f"{name}-etcd", server, owner if settings.etcd.persistent else child))
+            server = EtcdArgs(
+                node_selector=inside.node_selector,
+                persistent=settings.etcd.persistent,
+                storage_gib=settings.etcd.storage_gib,
+                tags=self._tags,
+                deleted_with=inside.deleted_with,
+                depends_on=[*somewhere, *(inside.ebs_csi if settings.etcd.persistent else [])],
+            )
+            # Not with the cluster as a whole: its volume and its budget go first.
+            needed.append(Etcd(f"{name}-etcd", server, owner))
+        operators: list[pulumi.Resource] = []
         if settings.training_operator.mode == "install":
             operator = TrainingOperatorArgs(
                 manifests=settings.training_operator.manifests,
+                cpu=settings.training_operator.cpu,
+                memory=settings.training_operator.memory,
                 work_dir=self._args.work_dir,
                 depends_on=inside.nodes,
             )
-            needed.append(TrainingOperator(f"{name}-operator", operator, child))
+            operators.append(TrainingOperator(f"{name}-operator", operator, child))
+            needed += operators
+        if settings.queue.mode == "install":
+            teams = {team: about.nodes for team, about in settings.teams.items()}
+            queue = QueueArgs(
+                settings=settings.queue,
+                groups=settings.gpu_nodes,
+                nodes=own_nodes(settings.gpu_nodes, teams, settings.namespace_name),
+                node_selector=inside.node_selector,
+                work_dir=self._args.work_dir,
+                # Kueue serves its webhook for jobs, which every job passes, only where it finds their kind.
+                depends_on=[*inside.nodes, *operators],
+                namespaces=self._namespaces,
+            )
+            needed.append(Queue(f"{name}-queue", queue, child))
         if monitoring:
-            measured = MonitoringArgs(node_selector=inside.node_selector, depends_on=somewhere)
+            measured = MonitoringArgs(node_selector=inside.node_selector, taints=taints, depends_on=somewhere)
             Monitoring(f"{name}-monitoring", measured, child)
         return needed
+
+    def _job_access(self, inside: _InCluster) -> list[pulumi.Resource]:
+        """What jobs have beside their code, in each of their namespaces; returns what a job needs of it."""
+        settings, name = self._settings, self._prefix
+        make = settings.namespace.mode == "install"
+        provider = inside.aws
+        if provider is None and settings.hugging_face.secret_arn:
+            provider = self._aws_provider
+        secret = token(settings.hugging_face, pulumi.InvokeOptions(provider=provider))
+        policies: dict[str, list[str]] = {}
+        if inside.cluster_name is not None:
+            policies = {p: job_policies(settings.storage, settings.region, p) for p in job_namespaces(settings)}
+        if not make and secret is None and not any(policies.values()):
+            return []
+        providers: list[pulumi.ProviderResource] = [inside.provider, *([provider] if provider else [])]
+        access = [
+            JobAccess(
+                f"{name}-access-{place}",
+                JobAccessArgs(
+                    namespace=place,
+                    make_service_account=make,
+                    token=secret,
+                    cluster_name=inside.cluster_name,
+                    policies=policies.get(place, ()),
+                    tags=self._tags,
+                    deleted_with=inside.deleted_with,
+                    depends_on=self._namespaces,
+                ),
+                pulumi.ResourceOptions(parent=self, providers=providers),
+            )
+            for place in job_namespaces(settings)
+        ]
+        return [*access, *(inside.pod_identity if any(policies.values()) else [])]

@@ -42,23 +42,26 @@ def driver_configuration() -> str:
     return json.dumps({"node": {"tolerateAllTaints": True}}, sort_keys=True)
 
 
-def _statements(bucket: str, prefix: str, objects: Sequence[str], lists: Sequence[str]) -> list[dict[str, Any]]:
-    where = s3_prefix(prefix)
-    listing: dict[str, Any] = {"Effect": "Allow", "Action": list(lists), "Resource": f"arn:aws:s3:::{bucket}"}
+def partition(region: str) -> str:
+    """The AWS partition of ``region``: the second part of every ARN in it."""
+    return "aws-cn" if region.startswith("cn-") else "aws-us-gov" if region.startswith("us-gov-") else "aws"
+
+
+def s3_statements(bucket: str, prefix: str, actions: Sequence[str], region: str) -> list[dict[str, Any]]:
+    """Statements that allow to list what is below ``prefix``, and ``actions`` on it."""
+    where, arn = s3_prefix(prefix), f"arn:{partition(region)}:s3:::{bucket}"
+    listing: dict[str, Any] = {"Effect": "Allow", "Action": ["s3:ListBucket"], "Resource": arn}
     if where:
         listing["Condition"] = {"StringLike": {"s3:prefix": [where, f"{where}*"]}}
-    return [
-        listing,
-        {"Effect": "Allow", "Action": list(objects), "Resource": f"arn:aws:s3:::{bucket}/{where}*"},
-    ]
+    return [listing, {"Effect": "Allow", "Action": list(actions), "Resource": f"{arn}/{where}*"}]
 
 
-def read_policy(mounts: Iterable[S3MountSettings]) -> str:
+def read_policy(mounts: Iterable[S3MountSettings], region: str) -> str:
     """JSON of an IAM policy: list and read what is mounted, and nothing more."""
     statements: list[dict[str, Any]] = []
     keys: set[str] = set()
     for mount in mounts:
-        statements += _statements(mount.bucket, mount.prefix, ["s3:GetObject"], ["s3:ListBucket"])
+        statements += s3_statements(mount.bucket, mount.prefix, ["s3:GetObject"], region)
         if mount.kms_key_arn:
             keys.add(mount.kms_key_arn)
     if keys:
@@ -66,15 +69,14 @@ def read_policy(mounts: Iterable[S3MountSettings]) -> str:
     return json.dumps({"Version": "2012-10-17", "Statement": statements}, sort_keys=True)
 
 
-def checkpoint_bucket_policy(bucket: str, prefix: str = "", kms_key_arn: str | None = None) -> str:
+def checkpoint_bucket_policy(bucket: str, prefix: str, kms_key_arn: str | None, region: str) -> str:
     """JSON of an IAM policy for a job's service account: ``s3://`` checkpoints below ``prefix`` of ``bucket``.
 
-    Give the job's namespace as prefix: no team then reads or overwrites another's. Checkpoints go in parts, and those
-    that are no longer kept are deleted.
+    Give the job's namespace as prefix: no team then reads or overwrites another's. Checkpoints go in parts, of which those
+    of an upload that was cut off are ended; checkpoints that are no longer kept are deleted.
     """
     uploads = ["s3:PutObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"]
-    writes = ["s3:GetObject", "s3:DeleteObject", *uploads]
-    statements = _statements(bucket, prefix, writes, ["s3:ListBucket"])
+    statements = s3_statements(bucket, prefix, ["s3:GetObject", "s3:DeleteObject", *uploads], region)
     if kms_key_arn:
         keys = {"Effect": "Allow", "Action": ["kms:Decrypt", "kms:GenerateDataKey"], "Resource": kms_key_arn}
         statements.append(keys)
@@ -148,7 +150,7 @@ class S3Mounts(pulumi.ComponentResource):
                 cluster_name=args.cluster_name,
                 namespace=SERVICE_ACCOUNT_NAMESPACE,
                 service_account=SERVICE_ACCOUNT,
-                policies=[read_policy(args.mounts.values())],
+                policies=[read_policy(args.mounts.values(), args.region)],
                 tags=args.tags,
             ),
             options,

@@ -19,7 +19,7 @@ from moto.s3.models import s3_backends
 
 from eks_fsdp.spec.names import IMAGE_BUILD_VARIABLE
 
-from .account_refusal import Refusal
+from .account_errors import Refusal
 
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 

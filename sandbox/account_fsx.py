@@ -12,7 +12,7 @@ from moto.ec2.responses import EC2Response
 from moto.fsx.responses import FSxResponse
 from moto.s3.models import s3_backends
 
-from .account_refusal import Refusal
+from .account_errors import Refusal
 
 PER_FILE_SYSTEM = 8
 """Data repository associations that one file system may have."""

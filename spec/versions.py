@@ -8,6 +8,7 @@ KUBERNETES_VERSION = "1.34"
 KUBERNETES_PATCH = "1.34.4"
 ETCD_VERSION = "3.6.7"
 TRAINING_OPERATOR_VERSION = "1.9.4"
+KUEUE_VERSION = "0.17.0"
 PROMETHEUS_VERSION = "3.16.0"
 """The binary's version; the Go module of the same release is v0.316.0."""
 GRAFANA_VERSION = "12.3.1"
@@ -21,6 +22,8 @@ TRAINING_OPERATOR_IMAGE = "ghcr.io/kubeflow/training-v1/training-operator:v1-93c
 TRAINING_OPERATOR_MANIFESTS = (
     f"https://github.com/kubeflow/training-operator//manifests/base?ref=v{TRAINING_OPERATOR_VERSION}"
 )
+KUEUE_IMAGE = f"registry.k8s.io/kueue/kueue:v{KUEUE_VERSION}"
+KUEUE_MANIFESTS = f"https://github.com/kubernetes-sigs/kueue//config/default?ref=v{KUEUE_VERSION}"
 PROMETHEUS_IMAGE = f"quay.io/prometheus/prometheus:v{PROMETHEUS_VERSION}"
 GRAFANA_IMAGE = f"docker.io/grafana/grafana:{GRAFANA_VERSION}"
 NVIDIA_DEVICE_PLUGIN_IMAGE = f"nvcr.io/nvidia/k8s-device-plugin:v{NVIDIA_DEVICE_PLUGIN_VERSION}"

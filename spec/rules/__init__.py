@@ -35,6 +35,11 @@ RULES: tuple[Callable[[Settings], Iterable[str]], ...] = (
     storage.build_project,
     jobs.fit,
     jobs.teams,
+    jobs.queue,
+    jobs.grace,
+    jobs.environment,
+    jobs.labels,
+    jobs.mounts,
     addresses.fit,
 )
 """All of them, in the order in which their problems are told."""

@@ -7,14 +7,12 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from eks_fsdp.spec.checkpoints import USABLE, capacity_for, checkpoint_gib, needed_gib
-from eks_fsdp.spec.names import CHECKPOINT_MOUNT, SCRATCH_MOUNT, TRAINER_CONFIG_PATH
+from eks_fsdp.spec.names import CHECKPOINT_MOUNT
 
 if TYPE_CHECKING:
     from eks_fsdp.spec.settings import Settings
 
 S3 = "s3://"
-TAKEN_PATHS = (CHECKPOINT_MOUNT, SCRATCH_MOUNT, "/dev/shm", TRAINER_CONFIG_PATH.rpartition("/")[0])
-"""Where a job's pods have something mounted already."""
 
 
 def needs_network(settings: Settings) -> Iterable[str]:
@@ -35,7 +33,7 @@ def retention(settings: Settings) -> Iterable[str]:
 
 def mount_paths(settings: Settings) -> Iterable[str]:
     """Each bucket has a folder of its own in the pods."""
-    seen: dict[PurePosixPath, str] = {PurePosixPath(path): "the program's own" for path in TAKEN_PATHS}
+    seen: dict[PurePosixPath, str] = {}
     for name, mount in settings.storage.s3_mounts.items():
         path = PurePosixPath(mount.path)
         for other, whose in seen.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import multiprocessing
 import os
@@ -27,8 +28,18 @@ from pulumi.runtime.stack import run_pulumi_func
 with warnings.catch_warnings():
     # Loaded on first use, with warnings about classes that nobody here uses.
     warnings.simplefilter("ignore")
-    _ = (aws.ec2.Vpc, aws.eks.NodeGroup, aws.ecr.Repository, aws.fsx.LustreFileSystem, aws.iam.Role, aws.vpc)
-    _ = (aws.s3.Bucket, aws.codebuild.Project, aws.cloudwatch.LogGroup)
+    _ = (
+        aws.ec2.Vpc,
+        aws.eks.NodeGroup,
+        aws.autoscaling.Tag,
+        aws.ecr.Repository,
+        aws.fsx.LustreFileSystem,
+        aws.iam.Role,
+        aws.vpc,
+        aws.s3.Bucket,
+        aws.codebuild.Project,
+        aws.cloudwatch.LogGroup,
+    )
     _ = (k8s.batch.v1.Job, k8s.apps.v1.Deployment, k8s.core.v1.Pod, k8s.rbac.v1.Role, k8s.kustomize.v2.Directory)
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -81,6 +92,10 @@ class _Answers(mocks.Mocks):
                 outputs["repositoryUrl"] = f"123456789012.dkr.ecr.us-west-2.amazonaws.com/{args.inputs['name']}"
             case "aws:ec2/launchTemplate:LaunchTemplate":
                 outputs["latestVersion"] = 1
+            case "aws:ec2/placementGroup:PlacementGroup":
+                outputs["name"] = args.name
+            case "aws:eks/nodeGroup:NodeGroup":
+                outputs["resources"] = [{"autoscalingGroups": [{"name": f"eks-{args.name}"}]}]
             case "aws:iam/role:Role":
                 outputs |= {"name": args.name, "arn": f"arn:aws:iam::123456789012:role/{args.name}"}
             case "aws:cloudwatch/logGroup:LogGroup":
@@ -90,6 +105,8 @@ class _Answers(mocks.Mocks):
         return f"{args.name}-id", outputs
 
     def call(self, args: mocks.MockCallArgs) -> dict[str, Any]:
+        if args.token == "aws:secretsmanager/getSecretVersion:getSecretVersion":
+            return {"secretString": json.dumps({"token": f"token of {args.args['secretId']}"})}
         if args.token != "aws:eks/getCluster:getCluster":
             raise AssertionError(f"the program asks AWS: {args.token}")
         name = args.args["name"]

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from datetime import date
+from datetime import UTC, date, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from .conftest import Declare, Declared
 from .machine_room_double import FakeMachineRoom
 
 TAGS = {"eksfsdp:owner": "o", "eksfsdp:stack": "s", "other": "x"}
+NOW = datetime(2026, 12, 1, tzinfo=UTC)
 ROLE = "arn:aws:iam::123456789012:role/deep/trainers"
 
 
@@ -371,7 +372,7 @@ def test_the_users_own_network_is_used_as_it_is(declare_program: Declare) -> Non
         "cluster": access,
         "allowed_account_ids": ["123456789012"],
     }
-    args = TrainingPlatformArgs(settings=Settings.parse(values), stack="unit")
+    args = TrainingPlatformArgs(settings=Settings.parse(values), stack="unit", now=NOW)
     made = {(r.type.rpartition(":")[2], r.name): r for r in declare_program(lambda: TrainingPlatform("p", args))}
     assert not {kind for kind, _ in made} & {"Vpc", "Subnet", "EfaSecurityGroup", "SecurityGroup", "NatGateway"}
     assert made["NodeGroup", "p-gpu-g-nodes"].inputs["subnetIds"] == ["subnet-1123456789"]
@@ -390,7 +391,7 @@ def test_an_existing_cluster_by_name_is_asked_of_eks(declare_program: Declare) -
         "etcd": off,
         "training_operator": off,
     }
-    args = TrainingPlatformArgs(settings=Settings.parse(values), stack="unit")
+    args = TrainingPlatformArgs(settings=Settings.parse(values), stack="unit", now=NOW)
     made = {(r.type.rpartition(":")[2], r.name): r for r in declare_program(lambda: TrainingPlatform("p", args))}
     provider = made["kubernetes", "p-kubernetes"].inputs
     assert provider["clusterIdentifier"] == "arn:aws:eks:us-west-2:123456789012:cluster/theirs"

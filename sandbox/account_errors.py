@@ -1,4 +1,4 @@
-"""An error of the stand-in account's API."""
+"""Errors of the stand-in account's API."""
 
 from __future__ import annotations
 
