@@ -15,6 +15,7 @@ from moto.ssm.responses import SimpleSystemManagerResponse
 from .account_capacity import CAPACITY
 from .account_ec2_capacity import CapacityRequests
 from .account_errors import Refusal as Refusal
+from .account_fsx import FileSystemNetwork
 from .refusals import launch_template_problems
 
 _EKS_AMI = re.compile(r"^/aws/service/(eks/optimized-ami|bottlerocket)/.+/(image_id|release_version|image_version)$")
@@ -85,7 +86,7 @@ def instance_type(name: str) -> dict[str, Any] | None:
     return dict(found) if found is not None else None
 
 
-class SandboxEC2Response(CapacityRequests):
+class SandboxEC2Response(FileSystemNetwork, CapacityRequests):
     """moto's EC2 with placement groups, and launch templates refused as EC2 and EKS refuse them."""
 
     def create_launch_template(self) -> ActionResult:

@@ -6,14 +6,13 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from eks_fsdp.spec.checkpoints import checkpoint_bytes
 from eks_fsdp.spec.models import MODEL_PRESETS
 from eks_fsdp.spec.names import CHECKPOINT_MOUNT, RENDEZVOUS_ETCD_V3, SCRATCH_MOUNT, TRAINER_CONFIG_PATH
 
 if TYPE_CHECKING:
     from eks_fsdp.spec.settings import JobSettings, Settings
 
-CHECKPOINT_BYTES_PER_PARAMETER = 12
-"""The float32 weight and Adam's two moments of it."""
 LUSTRE_BURST_MBPS_PER_TIB = 500
 """What an FSx for Lustre file system of the lowest throughput writes for a while; none of the levels is slower."""
 _OPERATORS_PREFIX = "PET_"
@@ -53,7 +52,7 @@ def _job(settings: Settings, name: str, job: JobSettings) -> Iterable[str]:
             f"{group.instance_type}, and NCCL takes one rank for each; accepted: 1 to {group.instance.gpus}"
         )
     directory = job.trainer.checkpoint.directory
-    if directory and settings.storage.mode == "none":
+    if directory and not directory.startswith("s3://") and settings.storage.mode == "none":
         yield (
             f"jobs.{name}.trainer.checkpoint.directory: {directory!r} needs storage, and storage.mode is 'none'; "
             "accepted: fsx, existing"
@@ -115,7 +114,7 @@ def grace(settings: Settings) -> Iterable[str]:
             continue
         needed = checkpoint_seconds(job.trainer.model, storage.capacity_gib, storage.throughput)
         if needed >= job.grace_seconds:
-            size = MODEL_PRESETS[job.trainer.model].num_parameters * CHECKPOINT_BYTES_PER_PARAMETER / 1e9
+            size = checkpoint_bytes(MODEL_PRESETS[job.trainer.model].num_parameters) / 1e9
             yield (
                 f"jobs.{name}.grace_seconds: {job.grace_seconds} is too short to save {size:.0f} GB of {job.trainer.model} "
                 f"to {storage.capacity_gib} GiB of FSx for Lustre, which takes {needed:.0f} s at its very best; accepted: "
@@ -128,7 +127,7 @@ def checkpoint_seconds(model: str, capacity_gib: int, throughput: int) -> float:
 
     ``throughput``: MB/s for each TiB of an FSx for Lustre file system of ``capacity_gib``.
     """
-    size = MODEL_PRESETS[model].num_parameters * CHECKPOINT_BYTES_PER_PARAMETER
+    size = checkpoint_bytes(MODEL_PRESETS[model].num_parameters)
     return size / (max(throughput, LUSTRE_BURST_MBPS_PER_TIB) * 1e6 * capacity_gib / 1024)
 
 
