@@ -14,12 +14,13 @@ _RBAC = "rbac.authorization.k8s.io"
 READ = ["get", "list", "watch"]
 
 
-def job_namespace(name: str, *, queued: bool, team: str | None = None) -> Manifest:
+def job_namespace(name: str, *, queued: bool, level: str = "baseline", team: str | None = None) -> Manifest:
     """A namespace for jobs.
 
     Its pods get no rights on their nodes (Pod Security Standard ``baseline``): no host namespaces, folders or ports.
+    Another ``level`` is for pods that need a folder of their node (`job_security.pod_security_level`).
     """
-    labels = {"pod-security.kubernetes.io/enforce": "baseline", "pod-security.kubernetes.io/audit": "restricted"}
+    labels = {"pod-security.kubernetes.io/enforce": level, "pod-security.kubernetes.io/audit": "restricted"}
     if queued:
         labels[QUEUED_LABEL] = "true"
     if team:
@@ -86,6 +87,8 @@ class TeamArgs:
     """Name of the team and of its namespace."""
     queued: bool = True
     """Whether its jobs start through a queue only."""
+    level: str = "baseline"
+    """Pod Security Standard that its pods are held to."""
 
 
 class Team(pulumi.ComponentResource):
@@ -93,7 +96,7 @@ class Team(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: TeamArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("eksfsdp:teams:Team", name, None, opts)
-        place = job_namespace(args.team, queued=args.queued, team=args.team)
+        place = job_namespace(args.team, queued=args.queued, level=args.level, team=args.team)
         namespace = declare(f"{name}-namespace", place, pulumi.ResourceOptions(parent=self))
         inside = pulumi.ResourceOptions(parent=self, depends_on=[namespace])
         declare(f"{name}-quota", quota(args.team), inside)

@@ -17,9 +17,9 @@ class TrainingOperatorSettings(PartSettings):
 
     manifests: str = TRAINING_OPERATOR_MANIFESTS
     """Its kustomization: a URL with a ``ref`` (git and the network are needed), or a folder, relative to the program's."""
-    cpu: str = "100m"
+    cpu: str = Field(default="100m", pattern=r"^[1-9]\d*m?$")
     """CPU request."""
-    memory: str = "256Mi"
+    memory: str = Field(default="256Mi", pattern=r"^[1-9]\d*(Mi|Gi)$")
     """Memory request and limit."""
 
 
@@ -75,18 +75,21 @@ class TeamSettings(Strict):
 class HuggingFaceSettings(Strict):
     """The token that jobs reach the Hugging Face hub with, as ``HF_TOKEN``."""
 
-    token: SecretStr | None = None
+    token: SecretStr | None = Field(default=None, min_length=1)
     """The token itself: ``pulumi config set --secret --path hugging_face.token``."""
     secret_arn: Arn | None = None
-    """A secret of AWS Secrets Manager that holds the token."""
+    """A secret of AWS Secrets Manager that holds the token, alone or as ``token`` in a JSON object."""
+    existing: bool = False
+    """Whether the Secret ``hugging-face`` is in the jobs' namespaces already."""
 
     @model_validator(mode="after")
     def _one_source(self) -> HuggingFaceSettings:
-        if self.token and self.secret_arn:
-            raise ValueError("token: is set, and secret_arn too; accepted: one of them")
+        given = [name for name in ("token", "secret_arn", "existing") if getattr(self, name)]
+        if len(given) > 1:
+            raise ValueError(f"{given[0]}: is set, and {given[1]} too; accepted: one of them")
         return self
 
     @property
     def given(self) -> bool:
         """Whether there is a token."""
-        return self.token is not None or self.secret_arn is not None
+        return self.token is not None or self.secret_arn is not None or self.existing
