@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 import pulumi
 
-from eks_fsdp.spec.names import QUEUED_LABEL, TEAM_GROUP_PREFIX, TEAM_LABEL
+from eks_fsdp.spec.names import QUEUED_LABEL, TEAM_LABEL
 
+from .access import team_group
 from .objects import Manifest, declare
 
 _RBAC = "rbac.authorization.k8s.io"
@@ -75,7 +76,7 @@ def role_binding(team: str) -> Manifest:
         "kind": "RoleBinding",
         "metadata": {"name": "team", "namespace": team},
         "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": "team"},
-        "subjects": [{"apiGroup": _RBAC, "kind": "Group", "name": f"{TEAM_GROUP_PREFIX}{team}"}],
+        "subjects": [{"apiGroup": _RBAC, "kind": "Group", "name": team_group(team)}],
     }
 
 
