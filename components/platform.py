@@ -50,7 +50,7 @@ from .objects import Manifest, declare
 from .queue import Queue, QueueArgs, kustomization, own_nodes
 from .s3_mounts import S3Mounts, S3MountsArgs
 from .storage import Storage, StorageArgs
-from .teams import Team, TeamArgs, job_namespace, quota
+from .teams import Team, TeamArgs, job_namespace, job_quota, quota
 from .training_job import JobPlan, TrainingJob, TrainingJobArgs
 from .training_operator import OPERATOR, TrainingOperator, TrainingOperatorArgs
 
@@ -93,7 +93,7 @@ def job_plan(settings: Settings, job: str) -> JobPlan:
         namespace=wanted.team or settings.namespace_name,
         team=wanted.team,
         queue=None if settings.queue.mode == "none" else LOCAL_QUEUE,
-        queue_topology=settings.queue.topology,
+        queue_topology=settings.queue.topology_of(efa=group.uses_efa),
         node_selector={GPU_GROUP_LABEL: group.name},
         taints=group.taints,
         image_version=image_version(settings, job, wanted),
@@ -210,12 +210,18 @@ class TrainingPlatform(pulumi.ComponentResource):
         create = self._settings.cluster.mode == "create"
         before = self._on_aws() if create else self._on_existing_cluster()
         image = self.outputs.get("image")
-        for job, plan in plans.items():
+        jobs = [
             TrainingJob(
                 f"{name}-job-{job}",
                 TrainingJobArgs(plan=plan, image=plan.settings.image or image or plan.image_version, depends_on=before),
                 pulumi.ResourceOptions(parent=self, providers=[self._cluster_provider]),
             )
+            for job, plan in plans.items()
+        ]
+        if self._settings.namespace.mode == "install":
+            after = pulumi.ResourceOptions.merge(self._own, pulumi.ResourceOptions(depends_on=[*before, *jobs]))
+            for team, about in self._settings.teams.items():
+                declare(f"{name}-team-{team}-jobs", job_quota(team, about.max_jobs), after)
         self.register_outputs(self.outputs)
 
     def _on_aws(self) -> list[pulumi.Resource]:
@@ -479,6 +485,7 @@ class TrainingPlatform(pulumi.ComponentResource):
         self._cluster_provider = inside.provider
         child = pulumi.ResourceOptions(parent=self, providers=[inside.provider], deleted_with=inside.deleted_with)
         own = pulumi.ResourceOptions(parent=self, provider=inside.provider, deleted_with=inside.deleted_with)
+        self._own = own
         owner = pulumi.ResourceOptions(parent=self, providers=[inside.provider])
         nvidia, efa = (part.mode == "install" for part in (settings.device_plugins.nvidia, settings.device_plugins.efa))
         etcd, monitoring = (part.mode == "install" for part in (settings.etcd, settings.monitoring))
@@ -493,8 +500,8 @@ class TrainingPlatform(pulumi.ComponentResource):
             self._namespaces.append(declare(f"{name}-namespace-jobs", place, own))
             limits = pulumi.ResourceOptions.merge(own, pulumi.ResourceOptions(depends_on=self._namespaces))
             declare(f"{name}-quota-jobs", quota(settings.namespace_name), limits)
-            for team, about in settings.teams.items():
-                members = TeamArgs(team=team, settings=about, queued=queued, level=level)
+            for team in settings.teams:
+                members = TeamArgs(team=team, queued=queued, level=level)
                 self._namespaces.append(Team(f"{name}-team-{team}", members, child))
         needed: list[pulumi.Resource] = [*self._namespaces]
         needed += self._job_access(inside)

@@ -92,11 +92,15 @@ def queue(settings: Settings) -> Iterable[str]:
     """What is promised of a job's place, the queue can keep, and what runs the queue is there."""
     if settings.queue.mode == "none":
         return
+    efa = {group.name for group in settings.gpu_nodes if group.uses_efa}
     for name, job in settings.jobs.items():
-        if job.topology == "required" and settings.queue.topology != "network":
+        used = {job.group} if job.group else {group.name for group in settings.gpu_nodes}
+        near = settings.queue.topology_of(efa=bool(used & efa))
+        if job.topology == "required" and near != "network":
             yield (
-                f"jobs.{name}.topology: 'required', and the queue chooses nodes without regard to the network "
-                f"(queue.topology {settings.queue.topology!r}); accepted: preferred, none, or queue.topology 'network'"
+                f"jobs.{name}.topology: 'required', and the queue chooses its nodes without regard to the network "
+                f"(queue.topology {settings.queue.topology!r}); accepted: preferred, none, or queue.topology 'network' "
+                "with EFA nodes"
             )
     if settings.queue.mode == "install" and settings.training_operator.mode == "none":
         yield (
