@@ -43,7 +43,7 @@ _EKS_PATHS = (
     "{0}/cluster-versions$",
     *POD_IDENTITY_PATHS,
 )
-_WARM = ("sts", "ec2", "iam", "eks", "ecr", "ssm", "fsx", "resource-groups")
+_WARM = ("sts", "ec2", "iam", "eks", "ecr", "ssm", "fsx", "resource-groups", "logs")
 """Services whose models are loaded before the account says that it is ready."""
 
 
@@ -212,6 +212,8 @@ def leftovers(client: Callable[[str], Any]) -> list[str]:
             add("NAT gateway", gateway["NatGatewayId"], gateway.get("Tags", ()))
     for address in ec2.describe_addresses()["Addresses"]:
         add("elastic IP", address["AllocationId"], address.get("Tags", ()))
+    for volume in ec2.describe_volumes()["Volumes"]:
+        add("EBS volume", volume["VolumeId"], volume.get("Tags", ()))
     for template in ec2.describe_launch_templates(MaxResults=200)["LaunchTemplates"]:
         add("launch template", f"{template['LaunchTemplateId']} {template['LaunchTemplateName']}")
     for group in ec2.describe_placement_groups()["PlacementGroups"]:
@@ -246,6 +248,8 @@ def leftovers(client: Callable[[str], Any]) -> list[str]:
         add("ECR repository", repository["repositoryName"])
     for system in client("fsx").describe_file_systems()["FileSystems"]:
         add("FSx file system", system["FileSystemId"])
+    for group in client("logs").describe_log_groups()["logGroups"]:
+        add("log group", group["logGroupName"])
     for bucket in client("s3").list_buckets()["Buckets"]:
         add("bucket", bucket["Name"])
     return found
