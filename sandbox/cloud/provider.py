@@ -154,8 +154,9 @@ class AwsProvider(provider_pb2_grpc.ResourceProviderServicer):
     def Diff(self, request: Any, context: Any) -> Any:
         kind = self._kind(request.urn, context)
         news = from_struct(request.news)
-        olds = from_struct(request.old_inputs) if request.HasField("old_inputs") else from_struct(request.olds)
-        return difference(kind, olds, news, list(request.ignoreChanges))
+        state = from_struct(request.olds)
+        olds = from_struct(request.old_inputs) if request.HasField("old_inputs") else state
+        return difference(kind, before(kind, state, olds, news), news, list(request.ignoreChanges))
 
     def Create(self, request: Any, context: Any) -> Any:
         kind = self._kind(request.urn, context)
@@ -221,7 +222,7 @@ class AwsProvider(provider_pb2_grpc.ResourceProviderServicer):
         state, inputs = from_struct(request.olds), from_struct(request.news)
         old = from_struct(request.old_inputs) if request.HasField("old_inputs") else state
         operation = self._context(kind, self._config(context), inputs, id=request.id, state=state, old=old)
-        changed = _changes(old, inputs)
+        changed = _changes(before(kind, state, old, inputs), inputs)
         handled = {name for update in kind.updates for name in update.on} | kind.ignored
         handled |= {"tags", "tagsAll"} if kind.tagged else set()
         stuck = sorted(changed - handled)
@@ -274,6 +275,12 @@ class AwsProvider(provider_pb2_grpc.ResourceProviderServicer):
 
 _ALWAYS = frozenset({"ingress", "egress"})
 """Inputs whose update runs after creation even where they are not set: a new security group's rules are made to fit."""
+
+
+def before(kind: Kind, state: Mapping[str, Any], olds: Mapping[str, Any], news: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs before a change. What is said for the first time, and is so already, was chosen by the API: no change."""
+    chosen = {key for key in kind.observed if key in news and key not in olds and state.get(key) == news[key]}
+    return {**olds, **{key: news[key] for key in chosen}}
 
 
 def difference(kind: Kind, olds: Mapping[str, Any], news: Mapping[str, Any], ignore: list[str]) -> Any:

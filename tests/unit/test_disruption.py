@@ -7,7 +7,7 @@ import socket
 from typing import Any
 
 import pytest
-from pulumi.runtime.rpc import UNKNOWN
+from pulumi.output import UNKNOWN
 
 from eks_fsdp.components.disruption import SETTING_OF, Unreachable, disruptive_changes, jobs_on, refusal
 from eks_fsdp.sandbox.cloud.compute import LAUNCH_TEMPLATE
@@ -34,8 +34,8 @@ def test_what_eks_changes_in_place_disturbs_nobody(key: str) -> None:
     "change",
     [
         {"launchTemplate": {"id": "lt-1", "version": "2"}},
-        # A preview does not know the version that the template is about to get.
-        {"launchTemplate": {"id": "lt-1", "version": UNKNOWN}},
+        {"launchTemplate": {"id": UNKNOWN, "version": UNKNOWN}},
+        {"subnetIds": [UNKNOWN]},
         {"releaseVersion": "1.34.9-20260810"},
         {"version": "1.35"},
         {"taints": [{"key": "a", "effect": "NO_EXECUTE"}]},
@@ -43,6 +43,11 @@ def test_what_eks_changes_in_place_disturbs_nobody(key: str) -> None:
 )
 def test_what_replaces_nodes_is_named(change: dict[str, Any]) -> None:
     assert disruptive_changes(OLD, {**OLD, **change}) == list(change)
+
+
+def test_a_preview_leaves_the_version_that_it_cannot_know_to_the_template() -> None:
+    # The provider says so of any change of the template, and of its tags too, for which there is no new version.
+    assert disruptive_changes(OLD, {**OLD, "launchTemplate": {"id": "lt-1", "version": UNKNOWN}}) == []
 
 
 def test_the_refusal_names_group_setting_jobs_and_remedy() -> None:
