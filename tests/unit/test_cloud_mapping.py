@@ -10,7 +10,7 @@ from pulumi.runtime.proto import provider_pb2
 
 from eks_fsdp.sandbox.cloud.kinds import Context, Kind
 from eks_fsdp.sandbox.cloud.network import permissions
-from eks_fsdp.sandbox.cloud.provider import KINDS, difference
+from eks_fsdp.sandbox.cloud.provider import KINDS, before, difference
 from eks_fsdp.sandbox.cloud.shapes import Untranslatable, api_value, member_name
 from eks_fsdp.sandbox.cloud.wire import UNKNOWN, from_struct, has_unknown, to_struct
 
@@ -143,6 +143,14 @@ def test_what_replaces_and_what_updates() -> None:
     assert replace.deleteBeforeReplace
     named = {**old, "__defaults": ["nodeGroupName"]}
     assert not difference(GROUP, named, {**named, "nodeGroupName": "h", "subnetIds": ["x"]}, []).deleteBeforeReplace
+
+
+def test_what_is_said_for_the_first_time_and_is_so_already_is_no_change() -> None:
+    olds, state = {"clusterName": "c"}, {"clusterName": "c", "capacityType": "ON_DEMAND"}
+    same = {**olds, "capacityType": "ON_DEMAND"}
+    assert difference(GROUP, before(GROUP, state, olds, same), same, []).changes == provider_pb2.DiffResponse.DIFF_NONE
+    other = {**olds, "capacityType": "SPOT"}
+    assert list(difference(GROUP, before(GROUP, state, olds, other), other, []).replaces) == ["capacityType"]
 
 
 def test_drift_shows_in_inputs_and_order_does_not() -> None:
