@@ -206,7 +206,12 @@ class Fleet:
         except ApiError as error:
             if error.status != 404:
                 raise
-            await self._api.create(LEASES, body)
+            try:
+                await self._api.create(LEASES, body)
+            except ApiError as late:
+                # A new node's first beat and the regular one may both find none.
+                if late.status != 409:
+                    raise
 
     def device_folder(self, node: Node) -> Path:
         """Where the exporter of a node reads the state of its devices."""
