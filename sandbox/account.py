@@ -21,6 +21,7 @@ from werkzeug.serving import make_server
 from .account_ec2 import PLACEMENT_GROUPS, SandboxEC2Response, SandboxSSMResponse
 from .account_eks import SandboxEKSResponse, kubeconfig
 from .account_eks_parts import CURRENT, Hooks
+from .account_pod_identity import PATHS as POD_IDENTITY_PATHS
 from .layout import ACCESS_KEY, ACCOUNT_ID, REGION, SECRET_KEY
 from .machine_room import MachineRoom
 
@@ -33,6 +34,7 @@ _EKS_PATHS = (
     "{0}/clusters/(?P<name>[^/]+)/access-entries/(?P<rest>.+)$",
     "{0}/addons/supported-versions$",
     "{0}/cluster-versions$",
+    *POD_IDENTITY_PATHS,
 )
 _WARM = ("sts", "ec2", "iam", "eks", "ecr", "ssm", "fsx")
 """Services whose models are loaded before the account says that it is ready."""

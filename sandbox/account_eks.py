@@ -15,7 +15,8 @@ from moto.core.responses import ActionResult
 from eks_fsdp.spec.versions import KUBERNETES_PATCH, KUBERNETES_VERSION
 
 from .account_ec2 import instance_type, placement_group_exists
-from .account_eks_parts import ACCESS_POLICIES, EKSParts, refuse, update_answer
+from .account_eks_parts import ACCESS_POLICIES, refuse, update_answer
+from .account_pod_identity import PodIdentities
 from .machine_room import MachineRoomError
 from .refusals import efa_interfaces, gpus, launch_template_problems, max_pods, scaling_problem, vcpus
 
@@ -39,7 +40,7 @@ def kubeconfig(name: str, endpoint: str, ca_data: str, token: str) -> dict[str, 
     }
 
 
-class SandboxEKSResponse(EKSParts):
+class SandboxEKSResponse(PodIdentities):
     """One request."""
 
     # Clusters
@@ -72,7 +73,7 @@ class SandboxEKSResponse(EKSParts):
             cluster.admin_token = made["admin_token"]
             identifier = uuid.uuid4().hex.upper()
             cluster.identity = {"oidc": {"issuer": f"https://oidc.eks.{self.region}.amazonaws.com/id/{identifier}"}}
-            cluster.addons, cluster.access_entries = {}, {}
+            cluster.addons, cluster.access_entries, cluster.pod_identities = {}, {}, {}
             self._set_access(cluster, dict(self._get_param("accessConfig") or {}))
             for key in ("upgradePolicy", "zonalShiftConfig", "computeConfig", "storageConfig", "deletionProtection"):
                 value = self._get_param(key)

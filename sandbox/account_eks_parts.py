@@ -309,8 +309,8 @@ class EKSParts(EKSResponse):
                     tagged: dict[str, str] = thing.tags
                     return tagged
             extra: Any = cluster
-            for values in (*extra.addons.values(), *extra.access_entries.values()):
-                if arn in (values.get("addonArn"), values.get("accessEntryArn")):
+            for values in (*extra.addons.values(), *extra.access_entries.values(), *extra.pod_identities.values()):
+                if arn in (values.get("addonArn"), values.get("accessEntryArn"), values.get("associationArn")):
                     tags: dict[str, str] = values["tags"]
                     return tags
         raise refuse(f"Resource was not found: {arn}", "NotFoundException")

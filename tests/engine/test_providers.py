@@ -15,6 +15,7 @@ import pulumi
 import pytest
 from pulumi import _types, automation
 
+from eks_fsdp.components.pod_identity import PodIdentity, PodIdentityArgs
 from eks_fsdp.sandbox.account import account_client, leftovers
 from eks_fsdp.sandbox.commands import toolchain_folder
 from eks_fsdp.sandbox.layout import Layout
@@ -209,6 +210,17 @@ def _platform(settings: Settings) -> None:
             }
         },
         tags=tags,
+    )
+    PodIdentity(
+        "pods",
+        PodIdentityArgs(
+            cluster_name=cluster.eks_cluster.name,
+            namespace="training",
+            service_account="training",
+            policies=[document],
+            managed_policy_arns=["arn:aws:iam::aws:policy/AmazonS3ReadOnlyAccess"],
+            tags=tags,
+        ),
     )
     eks.ManagedNodeGroup(
         "system",
