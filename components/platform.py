@@ -12,21 +12,36 @@ import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
 from eks_fsdp.spec.base import SettingsError
-from eks_fsdp.spec.names import GPU_GROUP_LABEL, SYSTEM_NAMESPACE, TAG_OWNER, TAG_STACK, TRAINER_METRICS_PORT
-from eks_fsdp.spec.settings import JobSettings, Settings
+from eks_fsdp.spec.instances import INSTANCE_TYPES
+from eks_fsdp.spec.names import (
+    GPU_GROUP_LABEL,
+    LOCAL_QUEUE,
+    SYSTEM_NAMESPACE,
+    TAG_OWNER,
+    TAG_STACK,
+    TRAINER_METRICS_PORT,
+)
+from eks_fsdp.spec.settings import GpuNodeGroupSettings, JobSettings, Settings
 from eks_fsdp.spec.versions import TRAINER_REPOSITORY
 
 from .cluster import SYSTEM_NODES, Cluster, ClusterArgs
 from .device_plugins import DevicePlugins, DevicePluginsArgs
 from .etcd import Etcd, EtcdArgs
 from .gpu_nodes import GpuNodeGroup, GpuNodeGroupArgs
+from .hugging_face import token
 from .image import ImageRepository, ImageRepositoryArgs, repository_name
+from .job_access import JobAccess, JobAccessArgs
+from .job_policies import job_policies
+from .job_security import pod_security_level
+from .job_volumes import Scratch
 from .monitoring import Monitoring, MonitoringArgs
 from .network import EfaSecurityGroup, EfaSecurityGroupArgs, Network, NetworkArgs
 from .objects import Manifest, declare
+from .queue import Queue, QueueArgs, kustomization, own_nodes
 from .storage import Storage, StorageArgs
+from .teams import Team, TeamArgs, job_namespace, quota
 from .training_job import JobPlan, TrainingJob, TrainingJobArgs
-from .training_operator import TrainingOperator, TrainingOperatorArgs, check_manifests
+from .training_operator import OPERATOR, TrainingOperator, TrainingOperatorArgs
 
 
 def aws_tags(owner: str, stack: str) -> dict[str, str]:
@@ -37,6 +52,17 @@ def aws_tags(owner: str, stack: str) -> dict[str, str]:
 def namespace(name: str) -> Manifest:
     """A namespace."""
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def job_namespaces(settings: Settings) -> list[str]:
+    """Every namespace in which jobs may run: the stack's own and the teams'."""
+    return [settings.namespace_name, *settings.teams]
+
+
+def scratch(group: GpuNodeGroupSettings) -> Scratch | None:
+    """How the local disks of the group's nodes are reached; None where they have none that is set up."""
+    kinds: dict[str, Scratch] = {"raid0": "empty-dir", "mount": "first-disk"}
+    return kinds.get(group.nvme) if group.instance.nvme_gb else None
 
 
 def job_plan(settings: Settings, job: str) -> JobPlan:
@@ -50,10 +76,21 @@ def job_plan(settings: Settings, job: str) -> JobPlan:
         job=job,
         settings=wanted.model_copy(update={"trainer": trainer}),
         instance=group.instance,
-        namespace=settings.namespace_name,
+        alternatives=[INSTANCE_TYPES[name] for name in group.alternatives],
+        efa=group.uses_efa,
+        hugepages_2mib=group.hugepages,
+        namespace=wanted.team or settings.namespace_name,
+        team=wanted.team,
+        queue=None if settings.queue.mode == "none" else LOCAL_QUEUE,
+        queue_topology=settings.queue.topology,
         node_selector={GPU_GROUP_LABEL: group.name},
+        taints=group.taints,
         image_version=image_version(settings, job, wanted),
         claim=None if settings.storage.mode == "none" else settings.storage.claim,
+        s3_mounts={name: mount.path for name, mount in settings.storage.s3_mounts.items()},
+        scratch=scratch(group) if wanted.scratch else None,
+        hugging_face=settings.hugging_face.given,
+        region=settings.region,
     )
 
 
@@ -66,7 +103,7 @@ def image_version(settings: Settings, name: str, job: JobSettings) -> str:
             f"jobs.{name}.image: not set, nor is image.repository, and cluster.mode 'existing' makes no repository; "
             "accepted: an image with its tag"
         )
-    return f"{settings.image.repository or TRAINER_REPOSITORY}:{settings.image.tag}"
+    return f"{settings.image.repository or TRAINER_REPOSITORY}{settings.image.version}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +129,10 @@ class _InCluster:
     """What must be there before anything can run."""
     node_selector: Mapping[str, str]
     """Labels of the nodes for all that is not training."""
+    cluster_name: pulumi.Input[str] | None = None
+    """The EKS cluster, where it is the program's own: pods get rights in AWS there."""
+    aws: aws.Provider | None = None
+    """The provider of what is in AWS; None: made where it is needed."""
 
 
 class TrainingPlatform(pulumi.ComponentResource):
@@ -109,7 +150,9 @@ class TrainingPlatform(pulumi.ComponentResource):
         # All of them before anything is declared: what is refused here has made nothing.
         plans = {job: job_plan(self._settings, job) for job in self._settings.jobs}
         if self._settings.training_operator.mode == "install":
-            check_manifests(self._settings.training_operator.manifests, args.work_dir)
+            OPERATOR.check(self._settings.training_operator.manifests, args.work_dir)
+        if self._settings.queue.mode == "install" and self._settings.queue.manifests:
+            kustomization(self._settings.queue, {}).check(self._settings.queue.manifests, args.work_dir)
         self.outputs = {
             "namespace": self._settings.namespace_name,
             "gpu_node_groups": [
@@ -180,14 +223,16 @@ class TrainingPlatform(pulumi.ComponentResource):
                 ImageRepositoryArgs(repository=repository_name(self._args.stack, TRAINER_REPOSITORY), tags=self._tags),
                 child,
             )
-            self.outputs["image"] = repository.url.apply(lambda url: f"{url}:{settings.image.tag}")
+            self.outputs["image"] = repository.url.apply(lambda url: url + settings.image.version)
         else:
-            self.outputs["image"] = f"{settings.image.repository}:{settings.image.tag}"
+            self.outputs["image"] = settings.image.repository + settings.image.version
         inside = _InCluster(
             provider=cluster.provider,
             deleted_with=cluster.control_plane,
             nodes=[cluster.system_nodes],
             node_selector=SYSTEM_NODES,
+            cluster_name=cluster.cluster_name,
+            aws=provider,
         )
         before = [*self._in_cluster(inside), *groups]
         if settings.storage.mode == "fsx":
@@ -222,7 +267,7 @@ class TrainingPlatform(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self),
         )
         if self._settings.image.repository:
-            self.outputs["image"] = f"{self._settings.image.repository}:{self._settings.image.tag}"
+            self.outputs["image"] = self._settings.image.repository + self._settings.image.version
         return _InCluster(provider=provider, deleted_with=None, node_selector={})
 
     def _in_cluster(self, inside: _InCluster) -> list[pulumi.Resource]:
@@ -238,23 +283,89 @@ class TrainingPlatform(pulumi.ComponentResource):
             system.append(declare(f"{name}-namespace-system", namespace(SYSTEM_NAMESPACE), own))
         self._namespaces: list[pulumi.Resource] = []
         if settings.namespace.mode == "install":
-            self._namespaces.append(declare(f"{name}-namespace-jobs", namespace(settings.namespace_name), own))
+            queued = settings.queue.mode != "none"
+            level = pod_security_level(settings)
+            place = job_namespace(settings.namespace_name, queued=queued, level=level)
+            self._namespaces.append(declare(f"{name}-namespace-jobs", place, own))
+            limits = pulumi.ResourceOptions.merge(own, pulumi.ResourceOptions(depends_on=self._namespaces))
+            declare(f"{name}-quota-jobs", quota(settings.namespace_name), limits)
+            for team, about in settings.teams.items():
+                members = TeamArgs(team=team, settings=about, queued=queued, level=level)
+                self._namespaces.append(Team(f"{name}-team-{team}", members, child))
         needed: list[pulumi.Resource] = [*self._namespaces]
+        needed += self._job_access(inside)
         somewhere = [*system, *inside.nodes]
+        taints = list({str(taint): taint for group in settings.gpu_nodes for taint in group.taints}.values())
         if nvidia or efa:
-            plugins = DevicePluginsArgs(nvidia=nvidia, efa=efa, depends_on=system)
+            plugins = DevicePluginsArgs(nvidia=nvidia, efa=efa, taints=taints, depends_on=system)
             needed.append(DevicePlugins(f"{name}-devices", plugins, child))
         if etcd:
-            server = EtcdArgs(node_selector=inside.node_selector, depends_on=somewhere)
-            needed.append(Etcd(f"{name}-etcd", server, child))
+            server = EtcdArgs(
+                node_selector=inside.node_selector,
+                persistent=settings.etcd.persistent,
+                storage_gib=settings.etcd.storage_gib,
+                tags=self._tags,
+                deleted_with=inside.deleted_with,
+                depends_on=somewhere,
+            )
+            # Not with the cluster as a whole: its volume and its budget go first.
+            apart = pulumi.ResourceOptions(parent=self, providers=[inside.provider])
+            needed.append(Etcd(f"{name}-etcd", server, apart))
+        operators: list[pulumi.Resource] = []
         if settings.training_operator.mode == "install":
             operator = TrainingOperatorArgs(
                 manifests=settings.training_operator.manifests,
+                cpu=settings.training_operator.cpu,
+                memory=settings.training_operator.memory,
                 work_dir=self._args.work_dir,
                 depends_on=inside.nodes,
             )
-            needed.append(TrainingOperator(f"{name}-operator", operator, child))
+            operators.append(TrainingOperator(f"{name}-operator", operator, child))
+            needed += operators
+        if settings.queue.mode == "install":
+            teams = {team: about.nodes for team, about in settings.teams.items()}
+            queue = QueueArgs(
+                settings=settings.queue,
+                groups=settings.gpu_nodes,
+                nodes=own_nodes(settings.gpu_nodes, teams, settings.namespace_name),
+                node_selector=inside.node_selector,
+                work_dir=self._args.work_dir,
+                # Kueue serves its webhook for jobs, which every job passes, only where it finds their kind.
+                depends_on=[*inside.nodes, *operators],
+                namespaces=self._namespaces,
+            )
+            needed.append(Queue(f"{name}-queue", queue, child))
         if monitoring:
-            measured = MonitoringArgs(node_selector=inside.node_selector, depends_on=somewhere)
+            measured = MonitoringArgs(node_selector=inside.node_selector, taints=taints, depends_on=somewhere)
             Monitoring(f"{name}-monitoring", measured, child)
         return needed
+
+    def _job_access(self, inside: _InCluster) -> list[pulumi.Resource]:
+        """What jobs have beside their code, in each of their namespaces; returns what a job needs of it."""
+        settings, name = self._settings, self._prefix
+        make = settings.namespace.mode == "install"
+        provider = inside.aws
+        if provider is None and settings.hugging_face.secret_arn:
+            provider = aws.Provider(f"{name}-aws", region=settings.region, opts=pulumi.ResourceOptions(parent=self))
+        secret = token(settings.hugging_face, pulumi.InvokeOptions(provider=provider))
+        policies = job_policies(settings.storage, settings.region) if inside.cluster_name is not None else []
+        if not make and secret is None and not policies:
+            return []
+        providers: list[pulumi.ProviderResource] = [inside.provider, *([provider] if provider else [])]
+        return [
+            JobAccess(
+                f"{name}-access-{place}",
+                JobAccessArgs(
+                    namespace=place,
+                    make_service_account=make,
+                    token=secret,
+                    cluster_name=inside.cluster_name,
+                    policies=policies,
+                    tags=self._tags,
+                    deleted_with=inside.deleted_with,
+                    depends_on=self._namespaces,
+                ),
+                pulumi.ResourceOptions(parent=self, providers=providers),
+            )
+            for place in job_namespaces(settings)
+        ]

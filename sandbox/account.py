@@ -186,6 +186,8 @@ def leftovers(client: Callable[[str], Any]) -> list[str]:
             add("NAT gateway", gateway["NatGatewayId"], gateway.get("Tags", ()))
     for address in ec2.describe_addresses()["Addresses"]:
         add("elastic IP", address["AllocationId"], address.get("Tags", ()))
+    for volume in ec2.describe_volumes()["Volumes"]:
+        add("EBS volume", volume["VolumeId"], volume.get("Tags", ()))
     for template in ec2.describe_launch_templates(MaxResults=200)["LaunchTemplates"]:
         add("launch template", f"{template['LaunchTemplateId']} {template['LaunchTemplateName']}")
     for group in ec2.describe_placement_groups()["PlacementGroups"]:

@@ -6,6 +6,7 @@ KUBERNETES_VERSION = "1.34"
 KUBERNETES_PATCH = "1.34.4"
 ETCD_VERSION = "3.6.7"
 TRAINING_OPERATOR_VERSION = "1.9.4"
+KUEUE_VERSION = "0.17.0"
 PROMETHEUS_VERSION = "3.16.0"
 """The binary's version; the Go module of the same release is v0.316.0."""
 GRAFANA_VERSION = "12.3.1"
@@ -19,6 +20,8 @@ TRAINING_OPERATOR_IMAGE = "ghcr.io/kubeflow/training-v1/training-operator:v1-93c
 TRAINING_OPERATOR_MANIFESTS = (
     f"https://github.com/kubeflow/training-operator//manifests/base?ref=v{TRAINING_OPERATOR_VERSION}"
 )
+KUEUE_IMAGE = f"registry.k8s.io/kueue/kueue:v{KUEUE_VERSION}"
+KUEUE_MANIFESTS = f"https://github.com/kubernetes-sigs/kueue//config/default?ref=v{KUEUE_VERSION}"
 PROMETHEUS_IMAGE = f"quay.io/prometheus/prometheus:v{PROMETHEUS_VERSION}"
 GRAFANA_IMAGE = f"docker.io/grafana/grafana:{GRAFANA_VERSION}"
 NVIDIA_DEVICE_PLUGIN_IMAGE = f"nvcr.io/nvidia/k8s-device-plugin:v{NVIDIA_DEVICE_PLUGIN_VERSION}"
@@ -26,6 +29,8 @@ EFA_DEVICE_PLUGIN_IMAGE = (
     f"602401143452.dkr.ecr.us-west-2.amazonaws.com/eks/aws-efa-k8s-device-plugin:v{EFA_DEVICE_PLUGIN_VERSION}"
 )
 DCGM_EXPORTER_IMAGE = f"nvcr.io/nvidia/k8s/dcgm-exporter:{DCGM_EXPORTER_VERSION}-ubuntu22.04"
+AMI_RELEASES: dict[str, str] = {"1.34": "1.34.9-20260801"}
+"""Release of EKS' AL2023 NVIDIA image by Kubernetes minor version: driver 580.159.03, EFA 3.1.0. Later ones warn of kernel panics."""
 TRAINER_REPOSITORY = "eks-fsdp/trainer"
 """Name of the ECR repository of the trainer's image."""
 

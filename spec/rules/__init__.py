@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from . import cluster, gpu_nodes, jobs, storage
+from . import capacity, cluster, gpu_nodes, jobs, storage
 
 if TYPE_CHECKING:
     from eks_fsdp.spec.settings import Settings
@@ -16,10 +16,20 @@ if TYPE_CHECKING:
 RULES: tuple[Callable[[Settings], Iterable[str]], ...] = (
     gpu_nodes.names,
     gpu_nodes.zones,
+    gpu_nodes.efa,
+    gpu_nodes.alternatives,
+    gpu_nodes.ami,
+    capacity.capacity,
+    capacity.block_outlasts_jobs,
     cluster.efa_needs_version,
     storage.needs_network,
     jobs.fit,
     jobs.teams,
+    jobs.queue,
+    jobs.grace,
+    jobs.environment,
+    jobs.labels,
+    jobs.mounts,
 )
 """All of them, in the order in which their problems are told."""
 

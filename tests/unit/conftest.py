@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import multiprocessing
 import os
@@ -86,6 +87,8 @@ class _Answers(mocks.Mocks):
         return f"{args.name}-id", outputs
 
     def call(self, args: mocks.MockCallArgs) -> dict[str, Any]:
+        if args.token == "aws:secretsmanager/getSecretVersion:getSecretVersion":
+            return {"secretString": json.dumps({"token": f"token of {args.args['secretId']}"})}
         raise AssertionError(f"the program asks AWS: {args.token}")
 
 
