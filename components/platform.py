@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from eks_fsdp.spec.names import (
     TAG_STACK,
     TRAINER_METRICS_PORT,
 )
+from eks_fsdp.spec.rules.capacity import moments
 from eks_fsdp.spec.settings import GpuNodeGroupSettings, JobSettings, Settings
 from eks_fsdp.spec.versions import TRAINER_REPOSITORY
 
@@ -106,6 +108,16 @@ def image_version(settings: Settings, name: str, job: JobSettings) -> str:
     return f"{settings.image.repository or TRAINER_REPOSITORY}{settings.image.version}"
 
 
+def _cluster_address(cluster: Cluster) -> dict[str, pulumi.Output[str]]:
+    """What nodes with an image of their own must know, as inputs of their group."""
+    made = cluster.control_plane.eks_cluster
+    return {
+        "endpoint": made.endpoint,
+        "certificate_authority": made.certificate_authority.data,
+        "service_cidr": made.kubernetes_network_config.service_ipv4_cidr,
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlatformArgs:
     """Inputs of `TrainingPlatform`."""
@@ -114,6 +126,8 @@ class TrainingPlatformArgs:
     """What the stack file says."""
     stack: str
     """Name of the stack: a tag of every AWS resource, and part of the registry's name."""
+    now: datetime
+    """When the program runs, with its zone. What is refused, and what is scheduled, depends on it."""
     work_dir: Path = Path()
     """What relative paths in the settings are relative to; the program's own folder by default."""
 
@@ -148,6 +162,8 @@ class TrainingPlatform(pulumi.ComponentResource):
         self._settings = args.settings
         self._tags = aws_tags(args.settings.owner, args.stack)
         # All of them before anything is declared: what is refused here has made nothing.
+        if found := list(moments(args.settings, args.now)):
+            raise SettingsError("\n".join(found))
         plans = {job: job_plan(self._settings, job) for job in self._settings.jobs}
         if self._settings.training_operator.mode == "install":
             OPERATOR.check(self._settings.training_operator.manifests, args.work_dir)
@@ -211,6 +227,10 @@ class TrainingPlatform(pulumi.ComponentResource):
                     subnet_id=network.private_subnet_ids[group.zone],
                     security_group_ids=[cluster.security_group_id, efa.security_group_id],
                     tags=self._tags,
+                    now=self._args.now,
+                    prefix_delegation=settings.cluster.addons.prefix_delegation,
+                    kubeconfig=cluster.kubeconfig,
+                    **(_cluster_address(cluster) if group.ami.image_id else {}),
                 ),
                 child,
             )

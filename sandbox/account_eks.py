@@ -14,6 +14,8 @@ from moto.core.responses import ActionResult
 
 from eks_fsdp.spec.versions import KUBERNETES_PATCH, KUBERNETES_VERSION
 
+from .account_autoscaling import SCALING
+from .account_capacity import CAPACITY
 from .account_ec2 import instance_type, placement_group_exists
 from .account_eks_parts import ACCESS_POLICIES, refuse, update_answer
 from .account_pod_identity import PodIdentities
@@ -190,11 +192,12 @@ class SandboxEKSResponse(PodIdentities):
             made.node_repair_config = self._get_param("nodeRepairConfig")
             made.health = {"issues": []}
             made.launch_template = self._pinned_template(made.launch_template)
-            spec = self._node_spec(made)
+            spec = self._started(made)
         try:
             self.hooks.machine_room.put_node_group(group, spec)
         except MachineRoomError as error:
             with self.hooks.lock:
+                CAPACITY.release(made.arn)
                 self.eks_backend.delete_nodegroup(name, group)
             raise refuse(str(error), "ServerException") from None
         return ActionResult({"nodegroup": made})
@@ -241,6 +244,15 @@ class SandboxEKSResponse(PodIdentities):
                 f"Availability Zone ({zone}). It is offered in {where}."
             )
 
+    def _started(self, group: Any) -> dict[str, Any]:
+        """What the machine room is told: as many nodes as there is capacity for; EKS' health issues say why not all."""
+        spec = self._node_spec(group)
+        template = self._template_data(group.launch_template)
+        start = CAPACITY.start(self.region, group.arn, spec["desired"], [spec["instance_type"]], spec["zone"], template)
+        group.health = {"issues": start.issues}
+        SCALING.sized(group.resources["autoScalingGroups"][0]["name"], start)
+        return {**spec, "desired": start.nodes}
+
     def _node_spec(self, group: Any) -> dict[str, Any]:
         template = self._template_data(group.launch_template)
         type_name = (list(group.instance_types) or [template.get("InstanceType")])[0]
@@ -279,7 +291,10 @@ class SandboxEKSResponse(PodIdentities):
             if problem:
                 raise refuse(f"scalingConfig: {problem}")
             result = super().update_nodegroup_config()
-            spec = self._node_spec(found)
+            for key in ("updateConfig", "nodeRepairConfig"):
+                if self._get_param(key) is not None:
+                    setattr(found, _snake(key), self._get_param(key))
+            spec = self._started(found)
         self._ask(lambda room: room.put_node_group(group, spec))
         return result
 
@@ -298,7 +313,7 @@ class SandboxEKSResponse(PodIdentities):
                 found.launch_template = self._pinned_template(template)
             found.version = self._get_param("version") or found.version
             found.release_version = self._get_param("releaseVersion") or found.release_version
-            spec = self._node_spec(found)
+            spec = self._started(found)
         self._ask(lambda room: room.put_node_group(group, spec))
         return ActionResult({"update": update_answer("VersionUpdate")})
 
@@ -310,6 +325,8 @@ class SandboxEKSResponse(PodIdentities):
         self._ask(lambda room: room.delete_node_group(group))
         with self.hooks.lock:
             self.eks_backend.delete_nodegroup(name, group)
+            CAPACITY.release(found.arn)
+            SCALING.forget(found.resources["autoScalingGroups"][0]["name"])
         found.status = "DELETING"
         return ActionResult({"nodegroup": found})
 

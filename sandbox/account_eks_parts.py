@@ -16,7 +16,7 @@ from moto.eks.responses import EKSResponse
 
 from eks_fsdp.spec.versions import KUBERNETES_VERSION
 
-from .account_ec2 import Refusal
+from .account_errors import Refusal
 from .machine_room import MachineRoom
 
 ADDON_VERSIONS = {

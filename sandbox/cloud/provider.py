@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 from google.protobuf import empty_pb2
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
 
-from . import compute, eks, iam, network, pod_identity, storage
+from . import capacity, compute, eks, iam, network, pod_identity, storage
 from .invokes import UnknownInvoke, invoke
 from .kinds import API_ERRORS, Call, Context, Kind, Step, api_message, is_gone
 from .shapes import Untranslatable
@@ -25,7 +25,7 @@ from .wire import DEFAULTS, UNKNOWN, from_struct, has_unknown, to_struct
 VERSION = "7.51.1"
 """Of the SDK whose types are covered."""
 KINDS: dict[str, Kind] = {
-    kind.token: kind for part in (network, compute, iam, eks, pod_identity, storage) for kind in part.KINDS
+    kind.token: kind for part in (network, compute, capacity, iam, eks, pod_identity, storage) for kind in part.KINDS
 }
 """Every resource type that the stand-in covers, by token."""
 
@@ -219,7 +219,8 @@ class AwsProvider(provider_pb2_grpc.ResourceProviderServicer):
         if stuck:
             _fail(context, f"updating {kind.token}: the sandbox's stand-in cannot change {', '.join(stuck)} in place")
         if request.preview:
-            values = {**state, **_plain(inputs), **{name: UNKNOWN for name in kind.volatile if name not in inputs}}
+            volatile = kind.volatile if not kind.volatile_on or changed & kind.volatile_on else frozenset[str]()
+            values = {**state, **_plain(inputs), **{name: UNKNOWN for name in volatile if name not in inputs}}
             values |= {"tagsAll": dict(operation.tags)} if kind.tagged else {}
             return provider_pb2.UpdateResponse(properties=to_struct(values))
         try:

@@ -28,7 +28,15 @@ from pulumi.runtime.stack import run_pulumi_func
 with warnings.catch_warnings():
     # Loaded on first use, with warnings about classes that nobody here uses.
     warnings.simplefilter("ignore")
-    _ = (aws.ec2.Vpc, aws.eks.NodeGroup, aws.ecr.Repository, aws.fsx.LustreFileSystem, aws.iam.Role, aws.vpc)
+    _ = (
+        aws.ec2.Vpc,
+        aws.eks.NodeGroup,
+        aws.autoscaling.Tag,
+        aws.ecr.Repository,
+        aws.fsx.LustreFileSystem,
+        aws.iam.Role,
+        aws.vpc,
+    )
     _ = (k8s.apps.v1.Deployment, k8s.core.v1.Pod, k8s.rbac.v1.Role, k8s.kustomize.v2.Directory)
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -80,6 +88,10 @@ class _Answers(mocks.Mocks):
                 outputs["repositoryUrl"] = f"123456789012.dkr.ecr.us-west-2.amazonaws.com/{args.inputs['name']}"
             case "aws:ec2/launchTemplate:LaunchTemplate":
                 outputs["latestVersion"] = 1
+            case "aws:ec2/placementGroup:PlacementGroup":
+                outputs["name"] = args.name
+            case "aws:eks/nodeGroup:NodeGroup":
+                outputs["resources"] = [{"autoscalingGroups": [{"name": f"eks-{args.name}"}]}]
             case "aws:iam/role:Role":
                 outputs |= {"name": args.name, "arn": f"arn:aws:iam::123456789012:role/{args.name}"}
             case "aws:fsx/lustreFileSystem:LustreFileSystem":
