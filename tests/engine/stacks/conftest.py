@@ -104,6 +104,57 @@ def empty_sandbox(sandbox: Sandbox) -> Sandbox:
 
 
 @dataclass(frozen=True)
+class ForeignCluster:
+    """An EKS cluster that no program of ours has made, with its surroundings."""
+
+    name: str
+    kubeconfig: str
+    """Path."""
+    vpc: str
+    subnets: list[str]
+    """Private, in us-west-2a and us-west-2b."""
+    endpoint: str
+    certificate_authority: str
+    security_group: str
+    node_role: str
+    """ARN."""
+
+
+def own_network(sandbox: Sandbox) -> tuple[str, list[str]]:
+    """A VPC by hand: its id, and those of two subnets in us-west-2a and us-west-2b."""
+    ec2 = sandbox.account("ec2")
+    vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
+    subnets = [
+        ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.0.{32 * i}.0/19", AvailabilityZone=f"us-west-2{zone}")["Subnet"]
+        for i, zone in enumerate("ab")
+    ]
+    return vpc, [subnet["SubnetId"] for subnet in subnets]
+
+
+def foreign_cluster(sandbox: Sandbox, name: str = "own", version: str = "1.34") -> ForeignCluster:
+    """Make one, as somebody else would: by the API alone."""
+    vpc, subnets = own_network(sandbox)
+    role = sandbox.account("iam").create_role(RoleName="own-nodes", AssumeRolePolicyDocument="{}")["Role"]["Arn"]
+    made = sandbox.account("eks").create_cluster(
+        name=name,
+        version=version,
+        roleArn=role,
+        resourcesVpcConfig={"subnetIds": subnets},
+        accessConfig={"authenticationMode": "API"},
+    )["cluster"]
+    return ForeignCluster(
+        name=name,
+        kubeconfig=sandbox.environment["KUBECONFIG"],
+        vpc=vpc,
+        subnets=subnets,
+        endpoint=made["endpoint"],
+        certificate_authority=made["certificateAuthority"]["data"],
+        security_group=made["resourcesVpcConfig"]["clusterSecurityGroupId"],
+        node_role=role,
+    )
+
+
+@dataclass(frozen=True)
 class Stack:
     """A stack of the checkout's program, with its files in a folder of its own: no tracked file is touched."""
 

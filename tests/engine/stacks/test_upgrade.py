@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from .conftest import MakeStack, Sandbox, Stack
+from .conftest import MakeStack, Sandbox, Stack, foreign_cluster
 
 pytestmark = pytest.mark.engine
 STATES = sorted((Path(__file__).parent / "states").glob("*.json.gz"))
@@ -85,21 +85,9 @@ def _make_objects(state: dict[str, Any], sandbox: Sandbox) -> None:
 def _moved(state: dict[str, Any], sandbox: Sandbox) -> dict[str, Any]:
     """The state with its cluster's API where a live one is: the provider asks the server what an object would become."""
     cluster = next(r for r in state["deployment"]["resources"] if r["type"] == "aws:eks/cluster:Cluster")["outputs"]
-    ec2 = sandbox.account("ec2")
-    vpc = ec2.create_vpc(CidrBlock="10.0.0.0/16")["Vpc"]["VpcId"]
-    subnets = [
-        ec2.create_subnet(VpcId=vpc, CidrBlock=f"10.0.{i}.0/24", AvailabilityZone=f"us-west-2{zone}")["Subnet"]
-        for i, zone in enumerate("ab")
-    ]
-    live = sandbox.account("eks").create_cluster(
-        name=cluster["name"],
-        version=cluster["version"],
-        roleArn=cluster["roleArn"],
-        resourcesVpcConfig={"subnetIds": [subnet["SubnetId"] for subnet in subnets]},
-        accessConfig=cluster["accessConfig"],
-    )["cluster"]
-    text = json.dumps(state).replace(cluster["endpoint"], live["endpoint"])
+    live = foreign_cluster(sandbox, cluster["name"], cluster["version"])
+    text = json.dumps(state).replace(cluster["endpoint"], live.endpoint)
     moved: dict[str, Any] = json.loads(
-        text.replace(cluster["certificateAuthority"]["data"], live["certificateAuthority"]["data"])
+        text.replace(cluster["certificateAuthority"]["data"], live.certificate_authority)
     )
     return moved
