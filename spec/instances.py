@@ -22,6 +22,7 @@ class Interface:
     kind: Literal["interface", "efa", "efa-only"]
     """``efa``: EFA and an IP address; ``efa-only``: takes no address of the subnet."""
 
+
 _CPU_RESERVED = ((1, 60), (1, 10), (2, 5), (10**6, 2.5))
 """CPUs, and the thousandths of each that the kubelet reserves on EKS (amazon-eks-ami, nodeadm's kubelet configuration)."""
 _RESERVED_MIB, _RESERVED_MIB_PER_POD, _EVICTION_MIB = 255, 11, 100

@@ -145,7 +145,7 @@ class AwsProvider(provider_pb2_grpc.ResourceProviderServicer):
     def Diff(self, request: Any, context: Any) -> Any:
         kind = self._kind(request.urn, context)
         news = from_struct(request.news)
-        olds = from_struct(request.old_inputs) if request.HasField("old_inputs") else from_struct(request.olds)
+        olds = _old_inputs(request, news)
         return difference(kind, olds, news, list(request.ignoreChanges))
 
     def Create(self, request: Any, context: Any) -> Any:
@@ -210,7 +210,7 @@ class AwsProvider(provider_pb2_grpc.ResourceProviderServicer):
     def Update(self, request: Any, context: Any) -> Any:
         kind = self._kind(request.urn, context)
         state, inputs = from_struct(request.olds), from_struct(request.news)
-        old = from_struct(request.old_inputs) if request.HasField("old_inputs") else state
+        old = _old_inputs(request, inputs)
         operation = self._context(kind, self._config(context), inputs, id=request.id, state=state, old=old)
         changed = _changes(old, inputs)
         handled = {name for update in kind.updates for name in update.on} | kind.ignored
@@ -303,6 +303,15 @@ def _detail(response: Any, path: str, old: Any, new: Any, replaces: bool) -> Non
     else:
         kind = kinds.UPDATE_REPLACE if replaces else kinds.UPDATE
     response.detailedDiff[path].CopyFrom(kinds(kind=kind, inputDiff=True))
+
+
+def _old_inputs(request: Any, news: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs before. To say now what AWS had chosen by itself changes nothing: the provider compares with the state."""
+    state = from_struct(request.olds)
+    if not request.HasField("old_inputs"):
+        return state
+    olds = from_struct(request.old_inputs)
+    return {**{key: value for key, value in news.items() if key not in olds and state.get(key) == value}, **olds}
 
 
 def _changes(olds: Mapping[str, Any], news: Mapping[str, Any]) -> set[str]:

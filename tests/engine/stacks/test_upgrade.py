@@ -49,7 +49,7 @@ def _lost(stack: Stack) -> list[str]:
     previewed = stack.pulumi("preview", "--json", "--suppress-outputs")
     steps = json.loads(previewed[previewed.index("{\n") :])["steps"]
     return [
-        f"{step['op']} {step['urn']}"
+        f"{step['op']} {step['urn']} for {step.get('replaceReasons')}"
         for step in steps
         if _kind(step) in KEPT and step["op"] not in ("update", "create")
     ]
