@@ -27,6 +27,11 @@ def etcd_service() -> Manifest:
 
 def etcd_stateful_set(node_selector: Mapping[str, str], *, persistent: bool) -> Manifest:
     """One member, on the nodes that ``node_selector`` selects; ``persistent``: its data is on the volume of `CLAIM`."""
+    # Names of their own: one of two kinds at once is what an API server sees for a moment where the setting changes.
+    if persistent:
+        volume: Manifest = {"name": "disk", "persistentVolumeClaim": {"claimName": CLAIM}}
+    else:
+        volume = {"name": "data", "emptyDir": {"sizeLimit": "2Gi"}}
     container = {
         "name": "etcd",
         "image": ETCD_IMAGE,
@@ -49,9 +54,8 @@ def etcd_stateful_set(node_selector: Mapping[str, str], *, persistent: bool) -> 
         "livenessProbe": {**http_probe("/livez", ETCD_CLIENT_PORT), "failureThreshold": 6},
         "securityContext": LOCKED_DOWN,
         "resources": resources("100m", "512Mi"),
-        "volumeMounts": [{"name": "data", "mountPath": _DATA}],
+        "volumeMounts": [{"name": volume["name"], "mountPath": _DATA}],
     }
-    data = {"persistentVolumeClaim": {"claimName": CLAIM}} if persistent else {"emptyDir": {"sizeLimit": "2Gi"}}
     pod: Manifest = {
         # Every running job restarts through it: it is the last of the system nodes' pods to be evicted.
         "priorityClassName": "system-cluster-critical",
@@ -64,7 +68,7 @@ def etcd_stateful_set(node_selector: Mapping[str, str], *, persistent: bool) -> 
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [container],
-        "volumes": [{"name": "data", **data}],
+        "volumes": [volume],
     }
     if node_selector:
         pod["nodeSelector"] = dict(node_selector)

@@ -46,7 +46,8 @@ def token(settings: HuggingFaceSettings, options: pulumi.InvokeOptions) -> pulum
         return None
     found = aws.secretsmanager.get_secret_version_output(secret_id=settings.secret_arn, opts=options)
     # Marked before anything is done with it: the mark stays on all that is made of it.
-    return pulumi.Output.secret(found.secret_string).apply(token_of)
+    text: pulumi.Output[str] = pulumi.Output.secret(found.secret_string)
+    return text.apply(token_of)
 
 
 def token_secret(namespace: str, token: pulumi.Input[str]) -> Manifest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -17,16 +17,20 @@ from eks_fsdp.spec.instances import INSTANCE_TYPES
 from eks_fsdp.spec.names import (
     GPU_GROUP_LABEL,
     LOCAL_QUEUE,
+    PROGRAM_NAME,
     SYSTEM_NAMESPACE,
     TAG_OWNER,
     TAG_STACK,
     TRAINER_METRICS_PORT,
 )
+from eks_fsdp.spec.rules.addresses import needed
 from eks_fsdp.spec.rules.capacity import moments
+from eks_fsdp.spec.rules.cluster import support_ended
 from eks_fsdp.spec.settings import GpuNodeGroupSettings, JobSettings, Settings
-from eks_fsdp.spec.versions import TRAINER_REPOSITORY
+from eks_fsdp.spec.versions import FSX_CSI, POD_IDENTITY, TRAINER_REPOSITORY
 
-from .cluster import SYSTEM_NODES, Cluster, ClusterArgs
+from .access import access_entries
+from .cluster import SYSTEM_NODES, Cluster, ClusterArgs, eks_name
 from .device_plugins import DevicePlugins, DevicePluginsArgs
 from .etcd import Etcd, EtcdArgs
 from .gpu_nodes import GpuNodeGroup, GpuNodeGroupArgs
@@ -36,6 +40,7 @@ from .job_access import JobAccess, JobAccessArgs
 from .job_policies import job_policies
 from .job_security import pod_security_level
 from .job_volumes import Scratch
+from .kubeconfig import cluster_provider, exec_kubeconfig
 from .monitoring import Monitoring, MonitoringArgs
 from .network import EfaSecurityGroup, EfaSecurityGroupArgs, Network, NetworkArgs
 from .objects import Manifest, declare
@@ -128,8 +133,23 @@ class TrainingPlatformArgs:
     """Name of the stack: a tag of every AWS resource, and part of the registry's name."""
     now: datetime
     """When the program runs, with its zone. What is refused, and what is scheduled, depends on it."""
+    allowed_cidrs: Sequence[str] = ()
+    """Ranges that the public endpoint of the API answers, the caller's own address among them; see `caller_address`."""
     work_dir: Path = Path()
     """What relative paths in the settings are relative to; the program's own folder by default."""
+
+
+@dataclass(kw_only=True)
+class _Subnets:
+    """Where things are, in the program's own VPC or in the user's."""
+
+    vpc_id: pulumi.Input[str]
+    private: Mapping[str, pulumi.Input[str]]
+    """By zone."""
+    control_plane: Sequence[pulumi.Input[str]]
+    pods: Mapping[str, pulumi.Input[str]]
+    needed_by_nodes: list[pulumi.Resource]
+    """The ways out, without which a node never joins."""
 
 
 @dataclass(kw_only=True)
@@ -147,6 +167,10 @@ class _InCluster:
     """The EKS cluster, where it is the program's own: pods get rights in AWS there."""
     aws: aws.Provider | None = None
     """The provider of what is in AWS; None: made where it is needed."""
+    pod_identity: list[pulumi.Resource] = field(default_factory=list)
+    """What must be there before pods have rights in AWS."""
+    ebs_csi: list[pulumi.Resource] = field(default_factory=list)
+    """What must be there as long as a claim has a volume on EBS."""
 
 
 class TrainingPlatform(pulumi.ComponentResource):
@@ -162,7 +186,7 @@ class TrainingPlatform(pulumi.ComponentResource):
         self._settings = args.settings
         self._tags = aws_tags(args.settings.owner, args.stack)
         # All of them before anything is declared: what is refused here has made nothing.
-        if found := list(moments(args.settings, args.now)):
+        if found := [*moments(args.settings, args.now), *support_ended(args.settings, args.now.date())]:
             raise SettingsError("\n".join(found))
         plans = {job: job_plan(self._settings, job) for job in self._settings.jobs}
         if self._settings.training_operator.mode == "install":
@@ -193,29 +217,11 @@ class TrainingPlatform(pulumi.ComponentResource):
     def _on_aws(self) -> list[pulumi.Resource]:
         """Everything on AWS, and what goes into the cluster; returns what a job needs."""
         settings, name = self._settings, self._prefix
-        provider = aws.Provider(f"{name}-aws", region=settings.region, opts=pulumi.ResourceOptions(parent=self))
+        provider = self._aws_provider()
         child = pulumi.ResourceOptions(parent=self, providers=[provider])
-        network = Network(
-            f"{name}-network",
-            NetworkArgs(
-                cidr=settings.network.cidr, zones=settings.network.zones, region=settings.region, tags=self._tags
-            ),
-            child,
-        )
-        cluster = Cluster(
-            f"{name}-cluster",
-            ClusterArgs(
-                kubernetes_version=settings.cluster.kubernetes_version,
-                vpc_id=network.vpc_id,
-                public_subnet_ids=network.public_subnet_ids,
-                private_subnet_ids=list(network.private_subnet_ids.values()),
-                system_nodes=settings.system_nodes,
-                tags=self._tags,
-            ),
-            # Nodes reach AWS' services through the network's routes: without those they never join.
-            pulumi.ResourceOptions(parent=self, providers=[provider], depends_on=[network]),
-        )
-        efa = EfaSecurityGroup(f"{name}-efa", EfaSecurityGroupArgs(vpc_id=network.vpc_id, tags=self._tags), child)
+        subnets = self._network(child)
+        cluster = self._cluster(provider, subnets)
+        efa = self._efa_security_group(subnets, child)
         groups = [
             GpuNodeGroup(
                 f"{name}-gpu-{group.name}",
@@ -224,15 +230,15 @@ class TrainingPlatform(pulumi.ComponentResource):
                     cluster_name=cluster.cluster_name,
                     kubernetes_version=settings.cluster.kubernetes_version,
                     node_role_arn=cluster.node_role_arn,
-                    subnet_id=network.private_subnet_ids[group.zone],
-                    security_group_ids=[cluster.security_group_id, efa.security_group_id],
+                    subnet_id=subnets.private[group.zone],
+                    security_group_ids=[cluster.security_group_id, efa],
                     tags=self._tags,
                     now=self._args.now,
                     prefix_delegation=settings.cluster.addons.prefix_delegation,
                     kubeconfig=cluster.kubeconfig,
                     **(_cluster_address(cluster) if group.ami.image_id else {}),
                 ),
-                child,
+                pulumi.ResourceOptions(parent=self, providers=[provider], depends_on=cluster.before_nodes),
             )
             for group in settings.gpu_nodes
         ]
@@ -253,10 +259,12 @@ class TrainingPlatform(pulumi.ComponentResource):
             node_selector=SYSTEM_NODES,
             cluster_name=cluster.cluster_name,
             aws=provider,
+            pod_identity=[cluster.pod_identity],
+            ebs_csi=[cluster.ebs_csi],
         )
         before = [*self._in_cluster(inside), *groups]
         if settings.storage.mode == "fsx":
-            zone = settings.gpu_nodes[0].zone if settings.gpu_nodes else settings.network.zones[0]
+            zone = settings.gpu_nodes[0].zone if settings.gpu_nodes else settings.network.node_zones[0]
             storage = Storage(
                 f"{name}-storage",
                 StorageArgs(
@@ -264,31 +272,126 @@ class TrainingPlatform(pulumi.ComponentResource):
                     claim=settings.storage.claim,
                     namespace=settings.namespace_name,
                     cluster_name=cluster.cluster_name,
-                    subnet_id=network.private_subnet_ids[zone],
+                    subnet_id=subnets.private[zone],
                     security_group_ids=[cluster.security_group_id],
                     tags=self._tags,
                     deleted_with=cluster.control_plane,
                     depends_on=[cluster.system_nodes, *self._namespaces],
+                    csi_driver=cluster.fsx_csi,
                 ),
                 pulumi.ResourceOptions(parent=self, providers=[provider, cluster.provider]),
             )
             before.append(storage)
         return before
 
-    def _existing_cluster(self) -> _InCluster:
-        """A provider for the cluster of the settings' kubeconfig."""
-        settings = self._settings.cluster
-        provider = k8s.Provider(
-            f"{self._prefix}-kubernetes",
-            kubeconfig=settings.kubeconfig,
-            enable_server_side_apply=True,
-            enable_config_map_mutable=True,
-            enable_secret_mutable=True,
+    def _aws_provider(self) -> aws.Provider:
+        """The provider of all AWS resources. With another account's credentials it ends before it touches anything."""
+        return aws.Provider(
+            f"{self._prefix}-aws",
+            region=self._settings.region,
+            allowed_account_ids=self._settings.allowed_account_ids or None,
             opts=pulumi.ResourceOptions(parent=self),
         )
+
+    def _network(self, child: pulumi.ResourceOptions) -> _Subnets:
+        """The program's own VPC, or the user's."""
+        settings = self._settings.network
+        if settings.existing is not None:
+            private = settings.existing.private_subnets
+            return _Subnets(
+                vpc_id=settings.existing.vpc_id,
+                private=private,
+                control_plane=list(private.values()),
+                pods={},
+                needed_by_nodes=[],
+            )
+        network = Network(
+            f"{self._prefix}-network",
+            NetworkArgs(
+                cidr=settings.cidr,
+                zones=settings.zones,
+                region=self._settings.region,
+                nat=settings.nat,
+                endpoints=settings.endpoints,
+                pod_cidr=settings.pod_cidr,
+                needed_addresses=needed(self._settings),
+                flow_logs=settings.flow_logs,
+                flow_log_retention_days=self._settings.cluster.log_retention_days,
+                tags=self._tags,
+            ),
+            child,
+        )
+        return _Subnets(
+            vpc_id=network.vpc_id,
+            private=network.private_subnet_ids,
+            control_plane=network.intra_subnet_ids,
+            pods=network.pod_subnet_ids,
+            needed_by_nodes=[network],
+        )
+
+    def _efa_security_group(self, subnets: _Subnets, child: pulumi.ResourceOptions) -> pulumi.Input[str]:
+        """Id of the group of EFA traffic: the user's, or one of the program's own."""
+        existing = self._settings.network.existing
+        if existing is not None and existing.efa_security_group is not None:
+            return existing.efa_security_group
+        args = EfaSecurityGroupArgs(vpc_id=subnets.vpc_id, tags=self._tags)
+        return EfaSecurityGroup(f"{self._prefix}-efa", args, child).security_group_id
+
+    def _cluster(self, provider: aws.Provider, subnets: _Subnets) -> Cluster:
+        settings, name = self._settings.cluster, self._prefix
+        storage = pulumi.create_urn(f"{name}-storage", "eksfsdp:storage:Storage", parent=self)
+        return Cluster(
+            f"{name}-cluster",
+            ClusterArgs(
+                cluster_name=eks_name(f"{PROGRAM_NAME}-{self._args.stack}"),
+                kubernetes_version=settings.kubernetes_version,
+                region=self._settings.region,
+                vpc_id=subnets.vpc_id,
+                control_plane_subnet_ids=subnets.control_plane,
+                node_subnet_ids=list(subnets.private.values()),
+                pod_subnet_ids=subnets.pods,
+                system_nodes=self._settings.system_nodes,
+                public_endpoint=settings.api_access.public,
+                allowed_cidrs=self._args.allowed_cidrs or settings.api_access.allowed_cidrs,
+                access=access_entries(settings.access, self._settings.teams),
+                kms_key_arn=settings.kms_key_arn,
+                logs=settings.logs,
+                log_retention_days=settings.log_retention_days,
+                addons=settings.addons,
+                fsx=self._settings.storage.mode == "fsx",
+                # Until release 0.1 the storage had them.
+                addon_aliases={
+                    POD_IDENTITY: [pulumi.Alias(name=f"{name}-storage-pod-identity", parent=storage)],
+                    FSX_CSI: [pulumi.Alias(name=f"{name}-storage-csi-driver", parent=storage)],
+                },
+                tags=self._tags,
+            ),
+            pulumi.ResourceOptions(parent=self, providers=[provider], depends_on=subnets.needed_by_nodes),
+        )
+
+    def _existing_cluster(self) -> _InCluster:
+        """A provider for the cluster of the settings: by its kubeconfig, or by its name in EKS."""
+        settings, child = self._settings.cluster, pulumi.ResourceOptions(parent=self)
+        kubeconfig: pulumi.Input[str] = settings.kubeconfig or ""
+        identifier: pulumi.Input[str] | None = None
+        on_aws: aws.Provider | None = None
+        if settings.name is not None:
+            on_aws = self._aws_provider()
+            found = aws.eks.get_cluster_output(
+                name=settings.name, opts=pulumi.InvokeOutputOptions(parent=self, provider=on_aws)
+            )
+            region = self._settings.region
+            kubeconfig = found.apply(
+                lambda c: exec_kubeconfig(c.name, c.endpoint, c.certificate_authorities[0].data, region)
+            )
+            identifier = found.arn
+            self.outputs |= {"kubeconfig": kubeconfig, "cluster_name": settings.name}
         if self._settings.image.repository:
             self.outputs["image"] = self._settings.image.repository + self._settings.image.version
-        return _InCluster(provider=provider, deleted_with=None, node_selector={})
+        provider = cluster_provider(f"{self._prefix}-kubernetes", kubeconfig, child, identifier)
+        return _InCluster(
+            provider=provider, deleted_with=None, node_selector={}, cluster_name=settings.name, aws=on_aws
+        )
 
     def _in_cluster(self, inside: _InCluster) -> list[pulumi.Resource]:
         """What runs in the cluster, as far as it is to be installed; returns what a job needs."""
@@ -296,6 +399,7 @@ class TrainingPlatform(pulumi.ComponentResource):
         self._cluster_provider = inside.provider
         child = pulumi.ResourceOptions(parent=self, providers=[inside.provider], deleted_with=inside.deleted_with)
         own = pulumi.ResourceOptions(parent=self, provider=inside.provider, deleted_with=inside.deleted_with)
+        owner = pulumi.ResourceOptions(parent=self, providers=[inside.provider])
         nvidia, efa = (part.mode == "install" for part in (settings.device_plugins.nvidia, settings.device_plugins.efa))
         etcd, monitoring = (part.mode == "install" for part in (settings.etcd, settings.monitoring))
         system: list[pulumi.Resource] = []
@@ -326,11 +430,10 @@ class TrainingPlatform(pulumi.ComponentResource):
                 storage_gib=settings.etcd.storage_gib,
                 tags=self._tags,
                 deleted_with=inside.deleted_with,
-                depends_on=somewhere,
+                depends_on=[*somewhere, *(inside.ebs_csi if settings.etcd.persistent else [])],
             )
             # Not with the cluster as a whole: its volume and its budget go first.
-            apart = pulumi.ResourceOptions(parent=self, providers=[inside.provider])
-            needed.append(Etcd(f"{name}-etcd", server, apart))
+            needed.append(Etcd(f"{name}-etcd", server, owner))
         operators: list[pulumi.Resource] = []
         if settings.training_operator.mode == "install":
             operator = TrainingOperatorArgs(
@@ -366,13 +469,13 @@ class TrainingPlatform(pulumi.ComponentResource):
         make = settings.namespace.mode == "install"
         provider = inside.aws
         if provider is None and settings.hugging_face.secret_arn:
-            provider = aws.Provider(f"{name}-aws", region=settings.region, opts=pulumi.ResourceOptions(parent=self))
+            provider = self._aws_provider()
         secret = token(settings.hugging_face, pulumi.InvokeOptions(provider=provider))
         policies = job_policies(settings.storage, settings.region) if inside.cluster_name is not None else []
         if not make and secret is None and not policies:
             return []
         providers: list[pulumi.ProviderResource] = [inside.provider, *([provider] if provider else [])]
-        return [
+        access = [
             JobAccess(
                 f"{name}-access-{place}",
                 JobAccessArgs(
@@ -389,3 +492,4 @@ class TrainingPlatform(pulumi.ComponentResource):
             )
             for place in job_namespaces(settings)
         ]
+        return [*access, *(inside.pod_identity if policies else [])]

@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any
 
 import boto3
@@ -42,7 +43,7 @@ _EKS_PATHS = (
     "{0}/cluster-versions$",
     *POD_IDENTITY_PATHS,
 )
-_WARM = ("sts", "ec2", "iam", "eks", "ecr", "ssm", "fsx", "resource-groups")
+_WARM = ("sts", "ec2", "iam", "eks", "ecr", "ssm", "fsx", "resource-groups", "logs")
 """Services whose models are loaded before the account says that it is ready."""
 
 
@@ -137,6 +138,20 @@ class Account:
             if key not in self._clients:
                 self._clients[key] = account_client(self.url, *key)
             return self._clients[key]
+
+    def run_schedules(self, now: datetime) -> None:
+        """Do what Auto Scaling would have done by ``now``: the account has no clock of its own."""
+        from moto.eks.models import eks_backends
+
+        eks: Any = self.client("eks")
+        for action in SCALING.due(now):
+            for cluster in eks_backends[ACCOUNT_ID][self.region].clusters.values():
+                for name, group in cluster.nodegroups.items():
+                    made: Any = group.resources
+                    if made["autoScalingGroups"][0]["name"] == action["AutoScalingGroupName"]:
+                        wanted = {"minSize": "MinSize", "maxSize": "MaxSize", "desiredSize": "DesiredCapacity"}
+                        sizes = {key: action[source] for key, source in wanted.items() if source in action}
+                        eks.update_nodegroup_config(clusterName=cluster.name, nodegroupName=name, scalingConfig=sizes)
 
     def kubeconfig(self, cluster: str) -> dict[str, Any]:
         """The kubeconfig of a cluster that exists. Raises `KeyError`."""
@@ -233,6 +248,8 @@ def leftovers(client: Callable[[str], Any]) -> list[str]:
         add("ECR repository", repository["repositoryName"])
     for system in client("fsx").describe_file_systems()["FileSystems"]:
         add("FSx file system", system["FileSystemId"])
+    for group in client("logs").describe_log_groups()["logGroups"]:
+        add("log group", group["logGroupName"])
     for bucket in client("s3").list_buckets()["Buckets"]:
         add("bucket", bucket["Name"])
     return found

@@ -121,6 +121,15 @@ class SandboxEC2Response(CapacityRequests):
             del self.ec2_backend.enis[interface.id]
         return result
 
+    def delete_vpc_endpoints(self) -> ActionResult:
+        """moto keeps the endpoints' network interfaces; EC2 does not."""
+        endpoints = [self.ec2_backend.vpc_end_points.get(key) for key in self._get_param("VpcEndpointIds", [])]
+        interfaces = [key for endpoint in endpoints if endpoint for key in endpoint.network_interface_ids or []]
+        result: ActionResult = super().delete_vpc_endpoints()
+        for interface in interfaces:
+            self.ec2_backend.enis.pop(interface, None)
+        return result
+
     def create_tags(self) -> ActionResult:
         """CreateTags, of what moto does not know too."""
         tags = {tag["Key"]: tag["Value"] for tag in self._get_param("Tags", [])}

@@ -11,6 +11,7 @@ from typing import Any
 
 from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult
+from moto.logs.models import logs_backends
 
 from eks_fsdp.spec.versions import KUBERNETES_PATCH, KUBERNETES_VERSION
 
@@ -82,6 +83,7 @@ class SandboxEKSResponse(PodIdentities):
                 if value is not None:
                     setattr(cluster, _snake(key), value)
             cluster.resources_vpc_config = self._complete_vpc_config(cluster, vpc_config)
+            self._write_logs(cluster, self._get_param("logging"))
             cluster.status = "ACTIVE"
         self.hooks.cluster_changed(
             name, kubeconfig(name, cluster.endpoint, cluster.certificate_authority["data"], cluster.admin_token)
@@ -125,6 +127,15 @@ class SandboxEKSResponse(PodIdentities):
             entry = self._new_entry(cluster, arn, {})
             entry["policies"][f"arn:aws:eks::aws:cluster-access-policy/{ACCESS_POLICIES[0]}"] = {"type": "cluster"}
 
+    def _write_logs(self, cluster: Any, logging: Mapping[str, Any] | None) -> None:
+        """Logs that are kept need a log group. EKS makes one that is not there, and nobody deletes it."""
+        if not logging:
+            return
+        cluster.logging = logging
+        group, logs = f"/aws/eks/{cluster.name}/cluster", logs_backends[self.current_account][self.region]
+        if any(entry.get("enabled") for entry in logging["clusterLogging"]) and group not in logs.groups:
+            logs.create_log_group(group, {})
+
     def delete_cluster(self) -> ActionResult:
         """DeleteCluster: ends the control plane with all that runs under it."""
         name = self._get_param("name")
@@ -149,8 +160,7 @@ class SandboxEKSResponse(PodIdentities):
             vpc_config = self._get_param("resourcesVpcConfig")
             if vpc_config:
                 cluster.resources_vpc_config = {**cluster.resources_vpc_config, **vpc_config}
-            if self._get_param("logging"):
-                cluster.logging = self._get_param("logging")
+            self._write_logs(cluster, self._get_param("logging"))
             access = self._get_param("accessConfig")
             if access:
                 cluster.access_config = {**cluster.access_config, **access}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from . import capacity, cluster, gpu_nodes, jobs, storage
+from . import addresses, capacity, cluster, gpu_nodes, jobs, network, storage
 
 if TYPE_CHECKING:
     from eks_fsdp.spec.settings import Settings
@@ -21,7 +21,12 @@ RULES: tuple[Callable[[Settings], Iterable[str]], ...] = (
     gpu_nodes.ami,
     capacity.capacity,
     capacity.block_outlasts_jobs,
+    network.zones_of_region,
+    network.pod_range,
+    cluster.offered,
     cluster.efa_needs_version,
+    cluster.addon_versions,
+    cluster.cni_knows_efa_only,
     storage.needs_network,
     jobs.fit,
     jobs.teams,
@@ -30,6 +35,7 @@ RULES: tuple[Callable[[Settings], Iterable[str]], ...] = (
     jobs.environment,
     jobs.labels,
     jobs.mounts,
+    addresses.fit,
 )
 """All of them, in the order in which their problems are told."""
 

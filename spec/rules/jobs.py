@@ -83,10 +83,10 @@ def teams(settings: Settings) -> Iterable[str]:
                 f"accepted: at most {group.max} in all"
             )
     for team, wanted in settings.teams.items():
-        for group in wanted.nodes:
-            if group not in {g.name for g in settings.gpu_nodes}:
+        for name in wanted.nodes:
+            if name not in {g.name for g in settings.gpu_nodes}:
                 known = ", ".join(g.name for g in settings.gpu_nodes) or "none is declared"
-                yield f"teams.{team}.nodes.{group}: no such group of gpu_nodes; accepted: {known}"
+                yield f"teams.{team}.nodes.{name}: no such group of gpu_nodes; accepted: {known}"
 
 
 def queue(settings: Settings) -> Iterable[str]:

@@ -94,6 +94,8 @@ class _Answers(mocks.Mocks):
                 outputs["resources"] = [{"autoscalingGroups": [{"name": f"eks-{args.name}"}]}]
             case "aws:iam/role:Role":
                 outputs |= {"name": args.name, "arn": f"arn:aws:iam::123456789012:role/{args.name}"}
+            case "aws:cloudwatch/logGroup:LogGroup":
+                outputs["arn"] = f"arn:aws:logs:us-west-2:123456789012:log-group:{args.name}"
             case "aws:fsx/lustreFileSystem:LustreFileSystem":
                 outputs |= {"dnsName": "fs-1.fsx.us-west-2.amazonaws.com", "mountName": "abcdefgh"}
         return f"{args.name}-id", outputs
@@ -101,7 +103,15 @@ class _Answers(mocks.Mocks):
     def call(self, args: mocks.MockCallArgs) -> dict[str, Any]:
         if args.token == "aws:secretsmanager/getSecretVersion:getSecretVersion":
             return {"secretString": json.dumps({"token": f"token of {args.args['secretId']}"})}
-        raise AssertionError(f"the program asks AWS: {args.token}")
+        if args.token != "aws:eks/getCluster:getCluster":
+            raise AssertionError(f"the program asks AWS: {args.token}")
+        name = args.args["name"]
+        return {
+            "name": name,
+            "arn": f"arn:aws:eks:us-west-2:123456789012:cluster/{name}",
+            "endpoint": f"https://{name}",
+            "certificateAuthorities": [{"data": "Q0E="}],
+        }
 
 
 class _Recorder(mocks.MockMonitor):
@@ -180,6 +190,8 @@ def _declare(program: Callable[[], Any], answer: Connection) -> None:
     control_plane = SimpleNamespace(
         name="cluster-1",
         arn="arn:aws:eks:us-west-2:123456789012:cluster/cluster-1",
+        endpoint="https://1.eks.amazonaws.com",
+        certificate_authority=SimpleNamespace(data="Q0E="),
         vpc_config=SimpleNamespace(cluster_security_group_id="sg-cluster"),
     )
     eks.Cluster.eks_cluster = property(lambda _: pulumi.Output.from_input(control_plane))  # type: ignore[assignment]
