@@ -11,6 +11,8 @@ config = pulumi.Config()
 settings = Settings.parse(
     {
         "owner": "ml-research",
+        # Who reaches the API from outside; `caller_address` finds out where this program runs, if it is to be that.
+        "cluster": {"api_access": {"caller_ip": "none", "allowed_cidrs": ["203.0.113.0/24"]}},
         "network": {
             "existing": {
                 "vpc_id": config.require("vpc_id"),

@@ -22,8 +22,14 @@ TABLES: dict[str, Path] = {
         for name in ("p4de-odcr", "p5-capacity-block", "p5-existing-cluster", "g5-dev", "ci")
     },
 }
-OPERATOR = {"manifests": "build/training-operator/base"}
-"""In place of a URL, for which the network is needed."""
+HERE: dict[str, dict[str, Any]] = {
+    # In place of URLs, for which the network is needed.
+    "training_operator": {"manifests": "build/training-operator/base"},
+    "queue": {"manifests": "build/kueue/default"},
+    # Nobody outside is asked for this machine's address.
+    "cluster": {"api_access": {"caller_ip": "none", "allowed_cidrs": ["127.0.0.1/32"]}},
+}
+"""What differs from the stack file: nothing of what is made."""
 IDLE_IMAGE = "registry.example.com/idle:1"
 """Of which the sandbox knows nothing: its containers run, and do nothing. No machine here runs 128 ranks."""
 
@@ -41,7 +47,9 @@ def idle_jobs(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def up(stack: Stack, **config: Any) -> None:
     """Preview and update in one, both under the policies."""
-    stack.configure(jobs=idle_jobs(config_of(stack.name)), **config)
+    own = config_of(stack.name)
+    here = {part: {**own.get(part, {}), **values} for part, values in HERE.items()}
+    stack.configure(**{**here, "jobs": idle_jobs(own), **config})
     stack.pulumi("up", "--yes", "--policy-pack", str(POLICIES))
 
 
@@ -67,31 +75,76 @@ def test_every_stack_file_is_brought_up_somewhere() -> None:
 
 def test_the_p5_stack_and_a_team_on_its_cluster(empty_sandbox: Sandbox, make_stack: MakeStack) -> None:
     platform = make_stack("p5-16")
-    up(platform, training_operator=OPERATOR)
+    up(platform)
     compare(platform)
     nodes = json.loads(empty_sandbox.run("kubectl", "get", "nodes", "-l", "eksfsdp/role=gpu", "-o", "json"))["items"]
     assert len(nodes) == 16
 
     empty_sandbox.run("kubectl", "create", "namespace", "ml-research")
     team = make_stack("p5-existing-cluster")
-    cluster = {"mode": "existing", "kubeconfig": empty_sandbox.environment["KUBECONFIG"]}
-    up(team, cluster=cluster)
+    there = {"mode": "existing"}
+    up(
+        team,
+        cluster={**there, "kubeconfig": empty_sandbox.environment["KUBECONFIG"]},
+        training_operator=there,
+        queue={"mode": "none"},
+    )
     compare(team)
     found = empty_sandbox.run("kubectl", "get", "pytorchjobs", "-A", "-o", "name")
     assert found.count("pytorchjob") == 2
 
 
-def no_seed(sandbox: Sandbox) -> dict[str, Any]:
-    """Nothing beyond the stack file."""
+def nothing(sandbox: Sandbox) -> dict[str, Any]:
+    """Nothing has to be there before."""
     return {}
 
 
+def a_reservation(sandbox: Sandbox) -> dict[str, Any]:
+    """Eight p4de nodes are reserved."""
+    (group,) = config_of("p4de-odcr")["gpu_nodes"]
+    made = sandbox.account("ec2").create_capacity_reservation(
+        InstanceType=group["instance_type"],
+        InstancePlatform="Linux/UNIX",
+        AvailabilityZoneId=group["zone"],
+        InstanceCount=group["max"],
+        InstanceMatchCriteria="targeted",
+    )["CapacityReservation"]
+    capacity = {**group["capacity"], "reservation_id": made["CapacityReservationId"]}
+    return {"gpu_nodes": [{**group, "capacity": capacity}]}
+
+
+def a_block(sandbox: Sandbox) -> dict[str, Any]:
+    """A week of sixteen p5 nodes was bought."""
+    own = config_of("p5-capacity-block")
+    (group,) = own["gpu_nodes"]
+    ec2 = sandbox.account("ec2")
+    offered = ec2.describe_capacity_block_offerings(
+        InstanceType=group["instance_type"], InstanceCount=group["max"], CapacityDurationHours=168
+    )["CapacityBlockOfferings"][0]
+    made = ec2.purchase_capacity_block(
+        CapacityBlockOfferingId=offered["CapacityBlockOfferingId"], InstancePlatform="Linux/UNIX"
+    )["CapacityReservation"]
+    zone = made["AvailabilityZone"]
+    capacity = {
+        **group["capacity"],
+        "reservation_id": made["CapacityReservationId"],
+        "starts": made["StartDate"].isoformat(),
+        "ends": made["EndDate"].isoformat(),
+    }
+    return {
+        "network": {"zones": sorted({zone, "us-west-2a", "us-west-2b"})},
+        "gpu_nodes": [{**group, "zone": zone, "capacity": capacity}],
+    }
+
+
 @pytest.mark.parametrize(
-    ("name", "seed"), [("g5-dev", no_seed), ("ci", no_seed), ("p4de-odcr", no_seed), ("p5-capacity-block", no_seed)]
+    ("name", "seed"),
+    [("g5-dev", nothing), ("ci", nothing), ("p4de-odcr", a_reservation), ("p5-capacity-block", a_block)],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_stack(
     name: str, seed: Callable[[Sandbox], dict[str, Any]], empty_sandbox: Sandbox, make_stack: MakeStack
 ) -> None:
     stack = make_stack(name)
-    up(stack, training_operator=OPERATOR, **seed(empty_sandbox))
+    up(stack, **seed(empty_sandbox))
     compare(stack)

@@ -29,6 +29,12 @@ KEPT = (
     "pulumi:providers:kubernetes",
 )
 """Replacing or deleting one of these ends jobs or loses data."""
+REPLACED: dict[str, tuple[str, ...]] = {
+    # The system nodes get a launch template (encrypted volumes, tags), and EKS gives none to a group that has none. The new
+    # group is there before the old one goes; jobs run on other nodes.
+    "0.1.0": ("eks-fsdp-cluster-system",),
+}
+"""Resources that the upgrade from a release replaces knowingly; docs/upgrades.md tells of each."""
 
 
 @pytest.mark.parametrize("file", STATES, ids=lambda file: file.name.removesuffix(".json.gz"))
@@ -38,10 +44,11 @@ def test_the_state_of_an_earlier_release_is_kept(file: Path, empty_sandbox: Sand
     stack.pulumi("stack", "import", text=json.dumps(state))
     _make_objects(state, empty_sandbox)
     assert {r["type"] for r in state["deployment"]["resources"]} >= set(KEPT), "the state holds one of each"
-    assert not _lost(stack)
+    known = REPLACED.get(file.name.removesuffix(".json.gz"), ())
+    assert [step for step in _lost(stack) if _name(step) not in known] == []
     groups = yaml.safe_load(stack.file.read_text())["config"]["eks-fsdp:gpu_nodes"]
     stack.configure(gpu_nodes=[{**groups[0], "zone": "us-west-2b"}])
-    assert any("aws:eks/nodeGroup:NodeGroup" in step for step in _lost(stack)), "a group that is replaced is seen"
+    assert any("GpuNodeGroup" in step for step in _lost(stack)), "a group that is replaced is seen"
 
 
 def _lost(stack: Stack) -> list[str]:
@@ -53,6 +60,10 @@ def _lost(stack: Stack) -> list[str]:
         for step in steps
         if _kind(step) in KEPT and step["op"] not in ("update", "create")
     ]
+
+
+def _name(step: str) -> str:
+    return step.partition(" for ")[0].rpartition("::")[2]
 
 
 def _kind(step: dict[str, Any]) -> str:
