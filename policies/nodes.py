@@ -34,10 +34,10 @@ def encrypted(resource: Resource) -> Iterable[str]:
     match resource.type:
         case "aws:ec2/launchTemplate:LaunchTemplate":
             yield from _template_volumes(resource)
-        case "aws:ebs/volume:Volume":
-            if not _yes(resource.get("encrypted")):
-                yield "encrypted is not true; accepted: true"
-        case "aws:efs/fileSystem:FileSystem":
+        case "aws:eks/nodeGroup:NodeGroup":
+            if not resource.get("launchTemplate"):
+                yield "launchTemplate is not set: EKS' own has a root volume that is not encrypted; accepted: one that says so"
+        case "aws:ebs/volume:Volume" | "aws:efs/fileSystem:FileSystem":
             if not _yes(resource.get("encrypted")):
                 yield "encrypted is not true; accepted: true"
         case "aws:ecr/repository:Repository":
