@@ -251,9 +251,9 @@ def _start(nodes: int, places: int, code: str, message: str, owner: str) -> Star
 
 def moment(value: Any) -> datetime | None:
     """A point in time of a request."""
-    if value is None or isinstance(value, datetime):
-        return value
-    read = datetime.fromisoformat(str(value).replace("Z", "+00:00"))
+    if value is None:
+        return None
+    read = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).replace("Z", "+00:00"))
     return read if read.tzinfo else read.replace(tzinfo=UTC)
 
 

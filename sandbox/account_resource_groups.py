@@ -28,7 +28,7 @@ class SandboxResourceGroupsResponse(ResourceGroupsResponse):
         CAPACITY.remove_from_group(self._arn(), arns)
         return json.dumps({"Succeeded": arns, "Failed": [], "Pending": []})
 
-    def list_group_resources(self) -> str:
+    def list_group_resources(self) -> str:  # type: ignore[override]  # moto's only raises
         """ListGroupResources."""
         resources = [
             {"Identifier": {"ResourceArn": arn, "ResourceType": "AWS::EC2::CapacityReservation"}}

@@ -229,7 +229,14 @@ class AwsProvider(provider_pb2_grpc.ResourceProviderServicer):
             _fail(context, f"updating {kind.token}: the sandbox's stand-in cannot change {', '.join(stuck)} in place")
         if request.preview:
             volatile = kind.volatile if not kind.volatile_on or changed & kind.volatile_on else frozenset[str]()
-            values = {**state, **_plain(inputs), **{name: UNKNOWN for name in volatile if name not in inputs}}
+            # What the API says of an object beside the program's own words stays known.
+            both = {
+                key: {**state[key], **value}
+                for key, value in _plain(inputs).items()
+                if isinstance(value, Mapping) and isinstance(state.get(key), Mapping) and key not in kind.maps
+            }
+            values = {**state, **_plain(inputs), **both}
+            values |= {name: UNKNOWN for name in volatile if name not in inputs}
             values |= {"tagsAll": dict(operation.tags)} if kind.tagged else {}
             return provider_pb2.UpdateResponse(properties=to_struct(values))
         try:

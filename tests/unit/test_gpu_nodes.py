@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import base64
 import email
+import re
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -448,3 +450,18 @@ def test_a_kubernetes_version_without_a_pinned_image_needs_one() -> None:
                 "cluster": {"kubernetes_version": "1.35"},
             }
         )
+
+
+# The guide
+
+
+def test_the_guides_settings_are_accepted() -> None:
+    text = (Path(__file__).parents[2] / "docs/capacity.md").read_text()
+    blocks = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "gpu_nodes" in block]
+    kinds = set()
+    for block in blocks:
+        groups = yaml.safe_load(block)["eks-fsdp:gpu_nodes"]
+        zones = [groups[0]["zone"], "us-west-2c"]
+        parsed = Settings.parse({"gpu_nodes": groups, "network": {"zones": zones}})
+        kinds |= {one.capacity.kind for one in parsed.gpu_nodes}
+    assert kinds == {"on-demand", "spot", "odcr", "capacity-block"}
