@@ -20,6 +20,7 @@ from eks_fsdp.spec.names import (
     TAG_OWNER,
     TAG_STACK,
     TRAINER_METRICS_PORT,
+    repository_name,
 )
 from eks_fsdp.spec.rules.addresses import needed
 from eks_fsdp.spec.rules.capacity import moments
@@ -32,7 +33,7 @@ from .cluster import SYSTEM_NODES, Cluster, ClusterArgs, eks_name
 from .device_plugins import DevicePlugins, DevicePluginsArgs
 from .etcd import Etcd, EtcdArgs
 from .gpu_nodes import GpuNodeGroup, GpuNodeGroupArgs
-from .image import ImageRepository, ImageRepositoryArgs, repository_name
+from .image import ImageRepository, ImageRepositoryArgs
 from .kubeconfig import cluster_provider, exec_kubeconfig
 from .monitoring import Monitoring, MonitoringArgs
 from .network import EfaSecurityGroup, EfaSecurityGroupArgs, Network, NetworkArgs

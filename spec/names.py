@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 GPU_RESOURCE = "nvidia.com/gpu"
 EFA_RESOURCE = "vpc.amazonaws.com/efa"
 GPU_PRESENT_LABEL = "nvidia.com/gpu.present"
@@ -68,3 +70,9 @@ TAG_OWNER = "eksfsdp:owner"
 TAG_STACK = "eksfsdp:stack"
 TAG_EXPIRY = "eksfsdp:expiry"
 """When the cost guard ends what carries it, in ISO 8601, or ``never``."""
+
+
+def repository_name(stack: str, image: str) -> str:
+    """Name of the repository of ``image`` in ``stack``: ECR takes fewer characters than the name of a stack may have."""
+    folder = re.sub(r"[^a-z0-9]+", "-", stack.lower()).strip("-")
+    return f"{folder}/{image}" if folder else image
