@@ -65,11 +65,23 @@ def settings_of(content: Mapping[str, Any], source: str) -> Settings:
             if key.startswith(f"{PROGRAM_NAME}:"):
                 raise UserError(f"{source}: {key} is encrypted; the launcher reads plain settings only")
             continue
-        config[key] = value if isinstance(value, str) else json.dumps(value)
+        config[key] = value if isinstance(value, str) else json.dumps(_sealed(value))
     try:
         return Settings.from_config(config)
     except SettingsError as error:
         raise UserError(f"{source}: {error}") from None
+
+
+def _sealed(value: Any) -> Any:
+    """A setting with what is encrypted within it as it stands: enough to see that it is set."""
+    if isinstance(value, dict):
+        return value["secure"] if set(value) == {"secure"} else {key: _sealed(inner) for key, inner in value.items()}
+    return [_sealed(inner) for inner in value] if isinstance(value, list) else value
+
+
+def read_settings(file: Path) -> Settings:
+    """The settings of a stack file, without Pulumi. Raises `UserError`."""
+    return settings_of(_yaml(file), str(file))
 
 
 def with_settings(content: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
@@ -133,8 +145,8 @@ class Engine:
             self._workspace = LocalWorkspace(work_dir=str(self.folder), pulumi_command=command)
         return self._workspace
 
-    def outputs(self, stack: str) -> dict[str, Any]:
-        """A stack's outputs, secrets in plain text. Raises `UserError`."""
+    def outputs(self, stack: str, *, secrets: bool = True) -> dict[str, Any]:
+        """A stack's outputs, secrets in plain text or left out. Raises `UserError`."""
         from pulumi.automation.errors import CommandError
 
         try:
@@ -142,7 +154,7 @@ class Engine:
                 found = self.workspace.stack_outputs(stack)
         except CommandError as error:
             raise UserError(f"stack {stack!r}: {_error_line(str(error))}") from None
-        return {name: output.value for name, output in found.items()}
+        return {name: output.value for name, output in found.items() if secrets or not output.secret}
 
     def exists(self, stack: str) -> bool:
         """Whether the backend knows the stack."""
