@@ -149,6 +149,11 @@ def ready_counts(nodes: Sequence[Object]) -> dict[str, int]:
     return counts
 
 
+def nodes_text(ready: Mapping[str, int], expected: Mapping[str, int]) -> str:
+    """``p5 4/4 Ready`` for each group of which nodes are expected."""
+    return ", ".join(f"{name} {ready.get(name, 0)}/{count} Ready" for name, count in expected.items() if count)
+
+
 def ready_text(ready: Mapping[str, int], expected: Mapping[str, int]) -> str:
     """``p5 3/4 nodes Ready`` for each group that lacks some; empty where none does."""
     return ", ".join(
@@ -169,6 +174,7 @@ class HealthWatch:
         cluster_name: str | None,
         tell: Callable[[Trouble], None],
         *,
+        say: Callable[[str], None] = lambda text: None,
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self.expected = dict(expected)
@@ -177,6 +183,9 @@ class HealthWatch:
         self._aws = aws if cluster_name else None
         self._name = cluster_name or ""
         self._tell = tell
+        self._say = say
+        self._complete: bool | None = None
+        """Whether all expected nodes were Ready when that was last said."""
         self._poll = poll_seconds
         self._ready: dict[str, int] | None = None
         self._told: set[tuple[str, str]] = set()
@@ -213,6 +222,7 @@ class HealthWatch:
         except ApiError as error:
             if error.status in (401, 403):
                 self._ready = None
+        self._say_nodes()
         if self._aws is None:
             return
         try:
@@ -228,6 +238,15 @@ class HealthWatch:
         # One that is over and comes back is told again.
         self._told = now
 
+    def _say_nodes(self) -> None:
+        """Once at first, and then whenever the last node has come or the first is lacking."""
+        if self._ready is None or self._end.is_set():
+            return
+        complete = not self.text
+        if complete != self._complete and (told := nodes_text(self._ready, self.expected)):
+            self._complete = complete
+            self._say(told)
+
 
 def health_beside(platform: Platform, cluster: Cluster) -> HealthWatch:
     """A watch over a stack's GPU groups that prints each new trouble where it is seen."""
@@ -238,6 +257,7 @@ def health_beside(platform: Platform, cluster: Cluster) -> HealthWatch:
         Aws(platform.settings.region, attempts=1),
         str(name) if name else None,
         print_trouble,
+        say=lambda text: console.print(Text(f"Nodes: {text}", "dim"), soft_wrap=True),
     )
 
 

@@ -63,7 +63,9 @@ def reduce(backend: str, sizes: Sequence[int], timeout: float) -> None:
         torch.cuda.set_device(device)
     else:
         device = torch.device("cpu")
-    dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
+    # Named for NCCL alone: its communicator is built at once then, and a barrier knows its GPU.
+    bound = device if device.type == "cuda" else None
+    dist.init_process_group(backend, timeout=timedelta(seconds=timeout), device_id=bound)
     try:
         rank, ranks = dist.get_rank(), dist.get_world_size()
 

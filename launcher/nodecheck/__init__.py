@@ -122,9 +122,9 @@ def _look(
     members = [node for node in cluster.nodes() if objects.labels_of(node).get(GPU_GROUP_LABEL) == group.name]
     if not members:
         raise UserError(f"group {group.name!r} has no node: raise gpu_nodes[].desired first")
-    names = sorted(objects.name_of(node) for node in members)
-    if unknown := sorted(set(request.only) - set(names)):
-        raise UserError(f"--node {unknown[0]}: no node of group {group.name!r}; accepted: {', '.join(names)}")
+    known = sorted(objects.name_of(node) for node in members)
+    if unknown := sorted(set(request.only) - set(known)):
+        raise UserError(f"--node {unknown[0]}: no node of group {group.name!r}; accepted: {', '.join(known)}")
     members = [node for node in members if not request.only or objects.name_of(node) in request.only]
     for node in sorted(members, key=objects.name_of):
         name = objects.name_of(node)

@@ -18,9 +18,10 @@ from rich.text import Text
 
 from eks_fsdp.launcher.aws import Aws, AwsError
 from eks_fsdp.launcher.errors import UserError
-from eks_fsdp.launcher.kube import Cluster, load_kubeconfig
+from eks_fsdp.launcher.kube import Cluster, load_kubeconfig, parse_kubeconfig
 from eks_fsdp.launcher.live import console, live_line
 from eks_fsdp.launcher.stack import Engine, find_checkout, read_settings, stack_file
+from eks_fsdp.spec.kubeconfig import exec_kubeconfig
 from eks_fsdp.spec.settings import Settings
 
 from . import access, capacity, parts
@@ -131,30 +132,9 @@ def existing_cluster(settings: Settings) -> Cluster:
         found = Aws(settings.region).ask("eks", "describe_cluster", name=name)["cluster"]
     except AwsError as error:
         raise UserError(f"cluster.name {name!r}: {error}") from None
-    return Cluster(eks_kubeconfig(found, settings.region), source=f"EKS cluster {name}")
-
-
-def eks_kubeconfig(cluster: dict[str, Any], region: str) -> dict[str, Any]:
-    """A kubeconfig of DescribeCluster's answer, for which the AWS CLI signs in."""
-    name = str(cluster["name"])
-    command = {
-        "apiVersion": "client.authentication.k8s.io/v1beta1",
-        "command": "aws",
-        "args": ["--region", region, "eks", "get-token", "--cluster-name", name, "--output", "json"],
-        "interactiveMode": "Never",
-    }
-    server = {
-        "server": cluster["endpoint"],
-        "certificate-authority-data": cluster["certificateAuthority"]["data"],
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": name, "cluster": server}],
-        "users": [{"name": name, "user": {"exec": command}}],
-        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-        "current-context": name,
-    }
+    source = f"EKS cluster {name}"
+    text = exec_kubeconfig(name, found["endpoint"], found["certificateAuthority"]["data"], settings.region)
+    return Cluster(parse_kubeconfig(text, source), source=source)
 
 
 def show(stack: str, checks: list[Check], lines: list[str]) -> None:

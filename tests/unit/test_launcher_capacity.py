@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,20 +15,9 @@ from eks_fsdp.sandbox.account import Account
 from eks_fsdp.spec.offerings import DURATION_DAYS, count_problem, duration_problem
 from eks_fsdp.spec.settings import Settings
 
-from .account_doubles import NOW
-from .machine_room_double import FakeMachineRoom
+from .account_doubles import NOW, account
 
-
-@pytest.fixture
-def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
-    made = Account(FakeMachineRoom(), cluster_port=6443)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", made.start())
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "sandbox")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "sandbox")
-    try:
-        yield made
-    finally:
-        made.stop()
+__all__ = ["account"]
 
 
 def offer(identity: str, kind: Any = "offer", **more: Any) -> Offer:

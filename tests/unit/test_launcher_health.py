@@ -173,6 +173,16 @@ def test_a_trouble_is_told_once_while_it_lasts_and_again_when_it_comes_back() ->
     assert watch.text == "p5 2/3 nodes Ready"
 
 
+def test_nodes_are_told_at_first_and_when_they_are_complete_or_no_longer() -> None:
+    said: list[str] = []
+    one, two = [node("a")], [node("a"), node("b")]
+    cluster: Any = Nodes([one, one, two, two, one])
+    watch = HealthWatch(cluster, {"p5": 2, "idle": 0}, None, None, lambda trouble: None, say=said.append)
+    for _ in range(5):
+        watch.look()
+    assert said == ["p5 1/2 Ready", "p5 2/2 Ready", "p5 1/2 Ready"]
+
+
 def test_without_credentials_it_watches_nodes_alone() -> None:
     aws = ScriptedAws({"list_nodegroups": AwsError("NoCredentials", "none")})
     cluster: Any = Nodes([[node("a")]])

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from eks_fsdp.launcher.aws import Aws, AwsError, as_aws_error
-from eks_fsdp.launcher.preflight import ask_aws, eks_kubeconfig
+from eks_fsdp.launcher.preflight import ask_aws
 from eks_fsdp.launcher.preflight import preflight as run_preflight
 from eks_fsdp.launcher.preflight.access import check_account, check_actions, needed_actions, principal_of
 from eks_fsdp.launcher.preflight.capacity import (
@@ -33,30 +32,12 @@ from eks_fsdp.launcher.preflight.parts import (
 from eks_fsdp.sandbox.account import Account
 from eks_fsdp.spec.quotas import quota_of
 
-from .account_doubles import NOW, P5, ScriptedAws, context, settings, shown
-from .machine_room_double import FakeMachineRoom
+from .account_doubles import NOW, P5, ScriptedAws, account, context, settings, shown
 
+__all__ = ["account"]
 DENIED = AwsError("AccessDenied", "not allowed: User is not authorized")
 MANIFEST = '{"schemaVersion":2,"mediaType":"application/vnd.docker.distribution.manifest.v2+json","config":{"digest":"sha256:0"}}'
 SECRET = "arn:aws:secretsmanager:us-west-2:123456789012:secret:hf-abcdef"
-
-
-@pytest.fixture
-def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
-    """The stand-in account, as boto3 finds it in the environment."""
-    made = Account(FakeMachineRoom(), cluster_port=6443)
-    url = made.start()
-    for name, value in {
-        "AWS_ENDPOINT_URL": url,
-        "AWS_ACCESS_KEY_ID": "sandbox",
-        "AWS_SECRET_ACCESS_KEY": "sandbox",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }.items():
-        monkeypatch.setenv(name, value)
-    try:
-        yield made
-    finally:
-        made.stop()
 
 
 def test_a_stack_that_fits_the_account_fails_nothing(account: Account) -> None:
@@ -114,11 +95,11 @@ def test_reservations_are_compared_with_their_group(account: Account) -> None:
 
 def test_images_of_own_and_other_repositories(account: Account) -> None:
     ecr: Any = account.client("ecr")
-    ecr.create_repository(repositoryName="big/eks-fsdp/trainer")
-    at = context(Aws("us-west-2"))
+    ecr.create_repository(repositoryName="images/eks-fsdp/trainer")
+    at = context(Aws("us-west-2"), stack="images")
     (check,) = check_image(at)
     assert (check.state, check.do) == ("failed", "eks-fsdp image build")
-    ecr.put_image(repositoryName="big/eks-fsdp/trainer", imageManifest=MANIFEST, imageTag="0.1.0")
+    ecr.put_image(repositoryName="images/eks-fsdp/trainer", imageManifest=MANIFEST, imageTag="0.1.0")
     assert shown(check_image(at)) == [("Trainer image", "ok")]
     other = context(Aws("us-west-2"), image={"repository": "ghcr.io/you/trainer"})
     assert shown(check_image(other)) == [("Trainer image", "unchecked")]
@@ -308,12 +289,6 @@ def test_refusals_of_aws_in_words(code: str, words: str) -> None:
     assert as_aws_error(NoCredentialsError()).no_credentials
     away = as_aws_error(EndpointConnectionError(endpoint_url="https://x"))
     assert (away.code, str(away)[:19]) == ("", "AWS does not answer")
-
-
-def test_a_kubeconfig_signs_in_by_the_aws_cli() -> None:
-    cluster = {"name": "c", "endpoint": "https://e", "certificateAuthority": {"data": "QQ=="}}
-    config = eks_kubeconfig(cluster, "us-west-2")
-    assert config["users"][0]["user"]["exec"]["args"][:4] == ["--region", "us-west-2", "eks", "get-token"]
 
 
 def test_as_a_command(account: Account, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
