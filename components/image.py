@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,12 +13,6 @@ from eks_fsdp.spec.settings import Settings
 
 UNTAGGED_DAYS = 14
 """Days after which layers that no tag names are removed."""
-
-
-def repository_name(stack: str, image: str) -> str:
-    """Name of the repository of ``image`` in ``stack``: ECR takes fewer characters than the name of a stack may have."""
-    folder = re.sub(r"[^a-z0-9]+", "-", stack.lower()).strip("-")
-    return f"{folder}/{image}" if folder else image
 
 
 def lifecycle_policy() -> str:

@@ -24,6 +24,7 @@ from eks_fsdp.spec.names import (
     TAG_OWNER,
     TAG_STACK,
     TRAINER_METRICS_PORT,
+    repository_name,
 )
 from eks_fsdp.spec.rules.addresses import needed
 from eks_fsdp.spec.rules.capacity import moments
@@ -37,7 +38,7 @@ from .device_plugins import DevicePlugins, DevicePluginsArgs
 from .etcd import Etcd, EtcdArgs
 from .gpu_nodes import GpuNodeGroup, GpuNodeGroupArgs
 from .hugging_face import token
-from .image import ImageRepository, ImageRepositoryArgs, repository_name, unchosen_image
+from .image import ImageRepository, ImageRepositoryArgs, unchosen_image
 from .image_build import ImageBuild, ImageBuildArgs
 from .job_access import JobAccess, JobAccessArgs
 from .job_policies import job_policies

@@ -82,6 +82,11 @@ def settings_of(content: Mapping[str, Any], source: str) -> Settings:
         raise UserError(f"{source}: {error}") from None
 
 
+def read_settings(file: Path) -> Settings:
+    """The settings of a stack file, without Pulumi. Raises `UserError`."""
+    return settings_of(_yaml(file), str(file))
+
+
 def with_settings(content: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """A stack file's content with these settings in place of its own; other namespaces' keys stay."""
     before = content.get("config") or {}
@@ -153,8 +158,8 @@ class Engine:
             self._workspace = LocalWorkspace(work_dir=str(self.folder), pulumi_command=command)
         return self._workspace
 
-    def outputs(self, stack: str) -> dict[str, Any]:
-        """A stack's outputs, secrets in plain text. Raises `UserError`."""
+    def outputs(self, stack: str, *, secrets: bool = True) -> dict[str, Any]:
+        """A stack's outputs, secrets in plain text or left out. Raises `UserError`."""
         from pulumi.automation.errors import CommandError
 
         try:
@@ -162,7 +167,7 @@ class Engine:
                 found = self.workspace.stack_outputs(stack)
         except CommandError as error:
             raise UserError(f"stack {stack!r}: {_error_line(str(error))}") from None
-        return {name: output.value for name, output in found.items()}
+        return {name: output.value for name, output in found.items() if secrets or not output.secret}
 
     def exists(self, stack: str) -> bool:
         """Whether the backend knows the stack."""

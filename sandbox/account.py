@@ -31,6 +31,7 @@ from .account_eks import SandboxEKSResponse, kubeconfig
 from .account_eks_parts import CURRENT, Hooks
 from .account_fsx import DATA_REPOSITORIES, SandboxFSxResponse
 from .account_pod_identity import PATHS as POD_IDENTITY_PATHS
+from .account_queries import route_queries
 from .account_resource_groups import PATHS as RESOURCE_GROUP_PATHS
 from .account_resource_groups import SandboxResourceGroupsResponse
 from .layout import ACCESS_KEY, ACCOUNT_ID, REGION, SECRET_KEY
@@ -62,6 +63,7 @@ def extend_moto() -> None:
         moto.resourcegroups.urls.url_paths[path] = SandboxResourceGroupsResponse.dispatch
     for path in (*moto.eks.urls.url_paths, *_EKS_PATHS):
         moto.eks.urls.url_paths[path] = SandboxEKSResponse.dispatch
+    route_queries()
 
 
 class _Serialised:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 GPU_RESOURCE = "nvidia.com/gpu"
 EFA_RESOURCE = "vpc.amazonaws.com/efa"
 GPU_PRESENT_LABEL = "nvidia.com/gpu.present"
@@ -81,3 +83,9 @@ IMAGE_BASE_VARIABLE = "BASE"
 """The same for the base image, and the Dockerfile's argument."""
 IMAGE_DOCKERFILE = "trainer/Dockerfile"
 """Within the build's folder."""
+
+
+def repository_name(stack: str, image: str) -> str:
+    """Name of the repository of ``image`` in ``stack``: ECR takes fewer characters than the name of a stack may have."""
+    folder = re.sub(r"[^a-z0-9]+", "-", stack.lower()).strip("-")
+    return f"{folder}/{image}" if folder else image

@@ -14,13 +14,12 @@ import yaml
 
 from eks_fsdp.components import device_plugins, etcd, monitoring, storage, training_operator
 from eks_fsdp.components.cluster import SYSTEM_NODES
-from eks_fsdp.components.image import repository_name
 from eks_fsdp.components.network import plan_subnets
 from eks_fsdp.components.objects import declare
 from eks_fsdp.components.training_operator import OPERATOR
 from eks_fsdp.spec import versions
 from eks_fsdp.spec.base import SettingsError
-from eks_fsdp.spec.names import TRAINER_METRICS
+from eks_fsdp.spec.names import TRAINER_METRICS, repository_name
 from eks_fsdp.spec.settings import TaintSettings, TrainingOperatorSettings
 
 Golden = Callable[[str, str], None]
