@@ -30,6 +30,14 @@ app.add_typer(
     ),
     name="sandbox",
 )
+app.add_typer(
+    typer.Typer(
+        cls=lazy_group("eks_fsdp.launcher.image_cli:app"),
+        help="The trainer's image: build it, push it, see whether it is there.",
+        rich_markup_mode=None,
+    ),
+    name="image",
+)
 
 USER_ERROR, INTERRUPTED = 2, 130
 

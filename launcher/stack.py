@@ -24,6 +24,7 @@ from eks_fsdp.spec.names import PROGRAM_NAME
 from eks_fsdp.spec.settings import ImageSettings, JobSettings, Settings
 
 from .errors import UserError, WaitError
+from .image import Address
 from .kube import Cluster, kubeconfig_from_environment, load_kubeconfig, parse_kubeconfig
 
 if TYPE_CHECKING:
@@ -368,16 +369,11 @@ class Platform:
     def with_jobs(self, kubeconfig: str, jobs: Mapping[str, JobSettings]) -> Settings:
         """Settings of a stack beside this one: the same cluster and image, these jobs. Raises `SettingsError`."""
         settings = self.settings.on_existing_cluster(kubeconfig, jobs)
-        image = settings.image
+        image = ImageSettings(**settings.image.model_dump(include={"repository", "tag", "digest"}))
         if image.repository is None and self.outputs.get("image"):
             # The platform's own repository: its address is known now.
-            address = str(self.outputs["image"])
-            if "@" in address:
-                repository, _, digest = address.partition("@")
-                image = ImageSettings(repository=repository, tag=image.tag, digest=digest)
-            else:
-                repository, _, tag = address.rpartition(":")
-                image = ImageSettings(repository=repository, tag=tag)
+            own = Address.parse(str(self.outputs["image"]))
+            image = ImageSettings(repository=own.repository, tag=own.tag or image.tag, digest=own.digest or None)
         return settings.model_copy(update={"image": image})
 
     def deployed_nodes(self, group: str) -> int | None:

@@ -145,14 +145,6 @@ def test_what_replaces_and_what_updates() -> None:
     assert not difference(GROUP, named, {**named, "nodeGroupName": "h", "subnetIds": ["x"]}, []).deleteBeforeReplace
 
 
-def test_what_is_said_for_the_first_time_and_is_so_already_is_no_change() -> None:
-    olds, state = {"clusterName": "c"}, {"clusterName": "c", "capacityType": "ON_DEMAND"}
-    same = {**olds, "capacityType": "ON_DEMAND"}
-    assert difference(GROUP, before(GROUP, state, olds, same), same, []).changes == provider_pb2.DiffResponse.DIFF_NONE
-    other = {**olds, "capacityType": "SPOT"}
-    assert list(difference(GROUP, before(GROUP, state, olds, other), other, []).replaces) == ["capacityType"]
-
-
 def test_drift_shows_in_inputs_and_order_does_not() -> None:
     inputs = {"subnetIds": ["a", "b"], "scalingConfig": {"desiredSize": 1}, "labels": {"x": "y"}}
     seen = {"subnets": ["b", "a"], "scalingConfig": {"desiredSize": 1, "minSize": 0}, "labels": {"x": "y"}}
@@ -203,3 +195,11 @@ def test_tables_fit_the_sdk(token: str) -> None:
     # The SDK has no region where the service is global; nor some of the inputs that only the constructor takes.
     extra = {"region", "arn", "tags", "tagsAll"}
     assert unknown <= extra
+
+
+def test_saying_what_aws_had_chosen_changes_nothing() -> None:
+    state = {"amiType": "x", "capacityType": "ON_DEMAND"}
+    request = provider_pb2.DiffRequest(olds=to_struct(state), old_inputs=to_struct({"amiType": "x"}))
+    for said, changed in (("ON_DEMAND", False), ("SPOT", True)):
+        news = {"amiType": "x", "capacityType": said}
+        assert bool(difference(GROUP, before(request, from_struct(request.olds), news), news, []).replaces) is changed

@@ -70,6 +70,7 @@ def in_cluster() -> dict[str, list[Any]]:
         "storage": [
             storage.persistent_volume("training-checkpoints", 1200, "fs-1", "fs-1.fsx.us-west-2.amazonaws.com", "abcd"),
             storage.persistent_volume_claim("checkpoints", "training", "training-checkpoints", 1200),
+            storage.open_job("checkpoints", "training", {"eksfsdp/role": "system"}),
         ],
     }
 
