@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 RULES: tuple[Callable[[Settings], Iterable[str]], ...] = (
     gpu_nodes.names,
     gpu_nodes.zones,
-    gpu_nodes.efa,
     gpu_nodes.alternatives,
     gpu_nodes.ami,
     capacity.capacity,

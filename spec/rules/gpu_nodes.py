@@ -29,26 +29,6 @@ def zones(settings: Settings) -> Iterable[str]:
             yield f"gpu_nodes[{index}].zone: {group.zone!r} has no subnet; accepted: {', '.join(known)}"
 
 
-def efa(settings: Settings) -> Iterable[str]:
-    """A group's instance type takes its layout of EFA interfaces."""
-    for index, group in enumerate(settings.gpu_nodes):
-        try:
-            group.instance.interfaces(group.efa)
-        except ValueError as error:
-            sizes = [
-                t.name
-                for t in INSTANCE_TYPES.values()
-                if t.efa_interfaces and _family(t.name) == _family(group.instance_type)
-            ]
-            fits = "auto, efa-only-dense" if group.instance.efa_interfaces else "auto, none"
-            others = "" if group.instance.efa_interfaces or not sizes else f", or a type with EFA: {', '.join(sizes)}"
-            yield f"gpu_nodes[{index}].efa: {group.efa!r}: {error}; accepted: {fits}{others}"
-
-
-def _family(instance_type: str) -> str:
-    return instance_type.partition(".")[0]
-
-
 def alternatives(settings: Settings) -> Iterable[str]:
     """All types of a group have one layout of interfaces, and as many GPUs: one template and one job fit all of them."""
     for index, group in enumerate(settings.gpu_nodes):

@@ -164,6 +164,19 @@ class GpuNodeGroupSettings(Strict):
         refuse_reserved(self.labels)
         return self
 
+    @model_validator(mode="after")
+    def _has_the_layout(self) -> GpuNodeGroupSettings:
+        try:
+            self.instance.interfaces(self.efa)
+        except ValueError as error:
+            family, others = self.instance_type.partition(".")[0], ""
+            if not self.instance.efa_interfaces:
+                types = [t for t in INSTANCE_TYPES.values() if t.efa_interfaces and t.name.startswith(f"{family}.")]
+                others = f", or a type with EFA: {', '.join(t.name for t in types)}"
+            fits = "auto, efa-only-dense" if self.instance.efa_interfaces else "auto, none"
+            raise ValueError(f"efa: {self.efa!r}: {error}; accepted: {fits}{others}") from None
+        return self
+
     @property
     def instance(self) -> InstanceType:
         """The catalogue's entry."""

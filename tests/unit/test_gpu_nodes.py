@@ -464,7 +464,9 @@ def test_the_guides_settings_are_accepted() -> None:
     kinds = set()
     for block in blocks:
         groups = yaml.safe_load(block)["eks-fsdp:gpu_nodes"]
-        zones = [groups[0]["zone"], "us-west-2c"]
-        parsed = Settings.parse({"gpu_nodes": groups, "network": {"zones": zones}})
+        zone = groups[0]["zone"]
+        region = "us-west-2" if zone.startswith("usw2-") else zone[:-1]
+        zones = [zone, f"{region}c"]
+        parsed = Settings.parse({"region": region, "gpu_nodes": groups, "network": {"zones": zones}})
         kinds |= {one.capacity.kind for one in parsed.gpu_nodes}
     assert kinds == {"on-demand", "spot", "odcr", "capacity-block"}
