@@ -146,7 +146,9 @@ class Etcd(pulumi.ComponentResource):
         inside = pulumi.ResourceOptions(parent=self, depends_on=list(args.depends_on), deleted_with=args.deleted_with)
         server = inside
         if args.persistent:
-            kind = declare(f"{name}-storage-class", storage_class(args.tags), own)
+            # The API server refuses other parameters for a class that is there; its one volume is tagged as it is made.
+            kept = pulumi.ResourceOptions.merge(own, pulumi.ResourceOptions(ignore_changes=["parameters"]))
+            kind = declare(f"{name}-storage-class", storage_class(args.tags), kept)
             after_kind = pulumi.ResourceOptions(parent=self, depends_on=[kind, *args.depends_on])
             claim = declare(f"{name}-claim", data_claim(args.storage_gib), after_kind)
             server = pulumi.ResourceOptions(parent=self, depends_on=[claim, *args.depends_on])

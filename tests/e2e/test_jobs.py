@@ -60,10 +60,17 @@ def test_the_api_server_takes_what_is_rendered_and_nothing_that_it_does_not_know
     objects = [
         *(rendered(name, run=name.partition(".")[0]) for name in ("p4de.24xlarge", "p5.48xlarge", "g5.48xlarge")),
         rendered("p5.48xlarge", topology="required", rendezvous="c10d", image="mine:1", transport="tcp"),
-        etcd.storage_class({"eksfsdp:owner": "team a"}),
-        etcd.data_claim(8),
-        etcd.etcd_stateful_set({"eksfsdp/role": "system"}, persistent=True),
-        etcd.disruption_budget(),
+        *(
+            # Beside the stack's own, of which some fields never change.
+            {**manifest, "metadata": {**manifest["metadata"], "name": "dry"}}
+            for manifest in (
+                etcd.storage_class({"eksfsdp:owner": "team a"}),
+                etcd.data_claim(8),
+                etcd.etcd_stateful_set({"eksfsdp/role": "system"}, persistent=True),
+                etcd.etcd_stateful_set({"eksfsdp/role": "system"}, persistent=False),
+                etcd.disruption_budget(),
+            )
+        ),
         device_plugins.nvidia_device_plugin([TaintSettings(key="team")]),
         device_plugins.efa_device_plugin(),
         service_account("training"),
