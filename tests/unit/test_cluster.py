@@ -402,6 +402,17 @@ def test_an_existing_cluster_by_name_is_asked_of_eks(declare_program: Declare) -
     assert seen["cluster_name"] == "theirs"
 
 
+def test_what_has_a_volume_of_aws_goes_before_the_cluster(declare_program: Declare) -> None:
+    access = {"api_access": {"caller_ip": "none", "allowed_cidrs": ["198.51.100.0/24"]}}
+    for persistent in (False, True):
+        values = {"cluster": access, "etcd": {"persistent": persistent}, "monitoring": {"mode": "none"}}
+        args = TrainingPlatformArgs(settings=Settings.parse(values), stack="unit", now=NOW)
+        made = {r.name: r for r in declare_program(lambda args=args: TrainingPlatform("p", args))}  # type: ignore[misc]
+        # A part inherits it from its component.
+        ends_with = {made[name].deleted_with for name in ("p-etcd", "p-etcd-server")} - {""}
+        assert ends_with == (set() if persistent else {made["p-cluster-eks"].urn})
+
+
 # The account
 
 
