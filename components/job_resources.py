@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from eks_fsdp.spec.instances import InstanceType
 from eks_fsdp.spec.names import EFA_RESOURCE, GPU_RESOURCE
 
-from .objects import Manifest
+from .objects import Manifest, mebibytes
 
 OWN_DAEMONS_CPU_MILLIS, OWN_DAEMONS_MEMORY_MIB = 160, 1344
 """What the program's own DaemonSets request on a GPU node, together; a test sums it up from their manifests."""
@@ -47,4 +47,4 @@ def shared_memory_mib(gpus: int, memory_mib: int) -> int:
 
 def worker_resources(cpu: int, memory_mib: int, devices: dict[str, str]) -> Manifest:
     """Requests of all, limits of the devices alone: they must be equal there, and elsewhere would only hold a job back."""
-    return {"requests": {"cpu": str(cpu), "memory": f"{memory_mib}Mi", **devices}, "limits": dict(devices)}
+    return {"requests": {"cpu": str(cpu), "memory": mebibytes(memory_mib), **devices}, "limits": dict(devices)}

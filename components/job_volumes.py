@@ -7,7 +7,7 @@ from typing import Literal
 
 from eks_fsdp.spec.names import CHECKPOINT_MOUNT, SCRATCH_MOUNT, TRAINER_CONFIG_PATH
 
-from .objects import LOCKED_DOWN, Manifest
+from .objects import LOCKED_DOWN, Manifest, mebibytes
 
 Scratch = Literal["empty-dir", "first-disk"]
 FIRST_DISK = "/mnt/k8s-disks/0"
@@ -25,7 +25,7 @@ def config(config_map: str) -> Volume:
 
 def shared_memory(size_mib: int) -> Volume:
     """``/dev/shm``. Data loaders, and NCCL within a node, share memory; a container has 64 MiB by default."""
-    source = {"medium": "Memory", "sizeLimit": f"{size_mib}Mi"}
+    source = {"medium": "Memory", "sizeLimit": mebibytes(size_mib)}
     return {"name": "shm", "emptyDir": source}, {"name": "shm", "mountPath": "/dev/shm"}
 
 

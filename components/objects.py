@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pulumi
@@ -109,6 +109,23 @@ def workload(kind: str, name: str, pod: Manifest, *, annotations: Mapping[str, s
 def resources(cpu: str, memory: str) -> Manifest:
     """Requests, and a limit on memory alone: a limit on CPU throttles also where the node is idle."""
     return {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}}
+
+
+def quantity(count: int, units: Sequence[str] = ("", "k", "M"), step: int = 1000) -> str:
+    """``count`` of the first unit as Kubernetes itself writes it, 2000 as ``2k``.
+
+    Whatever is read into typed objects and written back, as Kueue does with a job, comes back in this form: any other one
+    would be a change to undo at the next update.
+    """
+    power = 0
+    while count and count % step == 0 and power < len(units) - 1:
+        count, power = count // step, power + 1
+    return f"{count}{units[power]}" if count else "0"
+
+
+def mebibytes(count: int) -> str:
+    """``count`` MiB as Kubernetes itself writes it: 2048 as ``2Gi``."""
+    return quantity(count, ("Mi", "Gi", "Ti", "Pi"), 1024)
 
 
 def http_probe(path: str, port: int | str, *, period: int = 10) -> Manifest:

@@ -30,7 +30,7 @@ from eks_fsdp.spec.settings import GpuNodeGroupSettings, QueueSettings
 from eks_fsdp.spec.versions import KUEUE_MANIFESTS
 
 from .kustomization import Directory, Kustomization
-from .objects import Manifest, digest
+from .objects import Manifest, digest, mebibytes, quantity
 
 KUEUE_NAMESPACE = "kueue-system"
 COHORT = "training"
@@ -134,14 +134,6 @@ def own_nodes(
     return {namespace: rest, **{t: {g.name: nodes.get(g.name, 0) for g in groups} for t, nodes in teams.items()}}
 
 
-def quantity(count: int, units: Sequence[str] = ("", "k", "M"), step: int = 1000) -> str:
-    """``count`` of the first unit as the API server writes it, so that what it keeps is what was declared: 2000 as ``2k``."""
-    power = 0
-    while count and count % step == 0 and power < len(units) - 1:
-        count, power = count // step, power + 1
-    return f"{count}{units[power]}" if count else "0"
-
-
 def cluster_queue(
     namespace: str, nodes: Mapping[str, int], groups: Sequence[GpuNodeGroupSettings], settings: QueueSettings
 ) -> Manifest:
@@ -156,7 +148,7 @@ def cluster_queue(
         instance, count = group.instance, nodes[group.name]
         quotas = {
             "cpu": quantity(count * instance.vcpus),
-            "memory": quantity(count * instance.memory_mib, ("Mi", "Gi", "Ti", "Pi"), 1024),
+            "memory": mebibytes(count * instance.memory_mib),
             GPU_RESOURCE: quantity(count * instance.gpus),
             EFA_RESOURCE: quantity(count * instance.efa_interfaces if group.uses_efa else 0),
         }

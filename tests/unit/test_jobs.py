@@ -264,7 +264,7 @@ def test_more_huge_pages_leave_less_memory() -> None:
 
 def test_shared_memory_is_sized() -> None:
     sizes = {v["name"]: v["emptyDir"]["sizeLimit"] for v in pod(plan())["volumes"] if v["name"] == "shm"}
-    assert sizes == {"shm": f"{8 * 16 * 1024}Mi"}
+    assert sizes == {"shm": f"{8 * 16}Gi"}
 
 
 # Environment

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 
 from eks_fsdp.components import queue, teams
 from eks_fsdp.components.cluster import SYSTEM_NODES
+from eks_fsdp.components.objects import mebibytes, quantity
 from eks_fsdp.components.platform import job_plan
 from eks_fsdp.spec import versions
 from eks_fsdp.spec.base import SettingsError
@@ -81,7 +83,9 @@ def test_quotas_are_what_the_nodes_have() -> None:
 
 @pytest.mark.parametrize(("count", "written"), [(0, "0"), (7, "7"), (1000, "1k"), (24_000, "24k"), (3_000_000, "3M")])
 def test_counts_are_written_as_the_api_server_keeps_them(count: int, written: str) -> None:
-    assert queue.quantity(count) == written
+    assert quantity(count) == written
+    assert mebibytes(128 * 1024) == "128Gi"
+    assert mebibytes(2047) == "2047Mi"
 
 
 def test_the_kustomization_has_the_pinned_versions() -> None:
@@ -115,6 +119,13 @@ def test_a_job_names_its_queue_and_leaves_its_suspension_to_it() -> None:
     template = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]
     assert template["spec"]["activeDeadlineSeconds"] == 86_400
     assert QUEUE_LABEL not in template["metadata"]["labels"]
+
+
+def test_a_job_is_as_it_comes_back_from_the_queue() -> None:
+    # Kueue reads a job into typed objects and writes it back: a quantity in another form would be a change to undo.
+    spec = job_plan(settings(), "llama").pod("x", "image")
+    for size in re.findall(r"'(\d+)Mi'", repr(spec)):
+        assert int(size) % 1024, size
 
 
 def test_without_a_queue_a_job_names_none() -> None:
