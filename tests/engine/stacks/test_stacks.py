@@ -81,6 +81,7 @@ def test_the_p5_stack_and_a_team_on_its_cluster(empty_sandbox: Sandbox, make_sta
     assert len(nodes) == 16
 
     empty_sandbox.run("kubectl", "create", "namespace", "ml-research")
+    empty_sandbox.run("kubectl", "create", "serviceaccount", "training", "-n", "ml-research")
     team = make_stack("p5-existing-cluster")
     there = {"mode": "existing"}
     up(
