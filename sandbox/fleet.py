@@ -208,9 +208,9 @@ class Fleet:
                 raise
             try:
                 await self._api.create(LEASES, body)
-            except ApiError as late:
-                # A new node's first beat and the regular one may both find none.
-                if late.status != 409:
+            except ApiError as other:
+                # The regular heartbeat of a node that has just joined may come first.
+                if other.status != 409:
                     raise
 
     def device_folder(self, node: Node) -> Path:

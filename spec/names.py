@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 GPU_RESOURCE = "nvidia.com/gpu"
 EFA_RESOURCE = "vpc.amazonaws.com/efa"
 GPU_PRESENT_LABEL = "nvidia.com/gpu.present"
@@ -74,3 +76,16 @@ TAG_OWNER = "eksfsdp:owner"
 TAG_STACK = "eksfsdp:stack"
 TAG_EXPIRY = "eksfsdp:expiry"
 """When the cost guard ends what carries it, in ISO 8601, or ``never``."""
+
+IMAGE_BUILD_VARIABLE = "IMAGE"
+"""Environment variable of a build in CodeBuild: address and tag of the image to push."""
+IMAGE_BASE_VARIABLE = "BASE"
+"""The same for the base image, and the Dockerfile's argument."""
+IMAGE_DOCKERFILE = "trainer/Dockerfile"
+"""Within the build's folder."""
+
+
+def repository_name(stack: str, image: str) -> str:
+    """Name of the repository of ``image`` in ``stack``: ECR takes fewer characters than the name of a stack may have."""
+    folder = re.sub(r"[^a-z0-9]+", "-", stack.lower()).strip("-")
+    return f"{folder}/{image}" if folder else image
