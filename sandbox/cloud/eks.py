@@ -78,6 +78,7 @@ def _replaced_access(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterable
 CLUSTER = Kind(
     token="aws:eks/cluster:Cluster",
     service="eks",
+    computed_members=(("vpcConfig", "clusterSecurityGroupId"), ("vpcConfig", "vpcId")),
     create=Call(
         "create_cluster",
         {

@@ -140,6 +140,8 @@ class Kind:
     """More outputs that need more requests."""
     computed_names: tuple[str, ...] = ()
     """Outputs of `computed`."""
+    computed_members: tuple[tuple[str, str], ...] = ()
+    """Members that AWS adds to an input that is an object, as (input, member): a preview cannot know them."""
     delete: Step | None
     before_delete: tuple[Step, ...] = ()
     updates: tuple[Update, ...] = ()

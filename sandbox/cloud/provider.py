@@ -166,6 +166,9 @@ class AwsProvider(provider_pb2_grpc.ResourceProviderServicer):
             values: dict[str, Any] = dict.fromkeys(kind.output_names, UNKNOWN)
             values |= {"tagsAll": dict(operation.tags)} if kind.tagged else {}
             shown = {**values, "region": operation.region, **_plain(inputs)}
+            for name, member in kind.computed_members:
+                if isinstance(shown.get(name), Mapping):
+                    shown[name] = {member: UNKNOWN, **shown[name]}
             return provider_pb2.CreateResponse(id="", properties=to_struct(shown))
         made: Context | None = None
         try:

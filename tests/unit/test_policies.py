@@ -328,9 +328,10 @@ def test_a_job_on_somebody_elses_cluster_that_wants_efa_asks_for_it() -> None:
 
 
 def test_every_rule_is_mandatory_described_and_refuses_something_here() -> None:
-    text = Path(__file__).read_text()
+    text, guide = Path(__file__).read_text(), (ROOT / "docs" / "policies.md").read_text()
     for rule in RULES:
         policy = POLICIES[rule.name]
         assert policy.enforcement_level is None, "the pack's own level"
         assert policy.description.endswith((".", "out."))
         assert text.count(f'"{rule.name}"') >= 1, f"{rule.name}: no test"
+        assert f"| `{rule.name}` |" in guide, f"{rule.name} is not in docs/policies.md"

@@ -71,7 +71,7 @@ class Sandbox:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=300,
+            timeout=600,
             check=False,
         )
         assert (done.returncode != 0) is fails, f"{' '.join(command)} exited {done.returncode}\n{done.stdout}"
