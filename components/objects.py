@@ -24,14 +24,20 @@ _RESOURCES: dict[tuple[str, str], Callable[[], Callable[..., pulumi.CustomResour
     ("v1", "Namespace"): lambda: k8s.core.v1.Namespace,
     ("v1", "PersistentVolume"): lambda: k8s.core.v1.PersistentVolume,
     ("v1", "PersistentVolumeClaim"): lambda: k8s.core.v1.PersistentVolumeClaim,
+    ("v1", "ResourceQuota"): lambda: k8s.core.v1.ResourceQuota,
     ("v1", "Secret"): lambda: k8s.core.v1.Secret,
     ("v1", "Service"): lambda: k8s.core.v1.Service,
     ("v1", "ServiceAccount"): lambda: k8s.core.v1.ServiceAccount,
     ("apps/v1", "DaemonSet"): lambda: k8s.apps.v1.DaemonSet,
     ("apps/v1", "Deployment"): lambda: k8s.apps.v1.Deployment,
     ("apps/v1", "StatefulSet"): lambda: k8s.apps.v1.StatefulSet,
+    ("batch/v1", "Job"): lambda: k8s.batch.v1.Job,
+    ("policy/v1", "PodDisruptionBudget"): lambda: k8s.policy.v1.PodDisruptionBudget,
+    ("storage.k8s.io/v1", "StorageClass"): lambda: k8s.storage.v1.StorageClass,
     ("rbac.authorization.k8s.io/v1", "ClusterRole"): lambda: k8s.rbac.v1.ClusterRole,
     ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"): lambda: k8s.rbac.v1.ClusterRoleBinding,
+    ("rbac.authorization.k8s.io/v1", "Role"): lambda: k8s.rbac.v1.Role,
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"): lambda: k8s.rbac.v1.RoleBinding,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,12 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
+from eks_fsdp.spec.addons import addon_version
 from eks_fsdp.spec.base import SettingsError
+from eks_fsdp.spec.instances import INSTANCE_TYPES
 from eks_fsdp.spec.names import (
     GPU_GROUP_LABEL,
+    LOCAL_QUEUE,
     PROGRAM_NAME,
     SYSTEM_NAMESPACE,
     TAG_OWNER,
@@ -25,22 +29,31 @@ from eks_fsdp.spec.names import (
 from eks_fsdp.spec.rules.addresses import needed
 from eks_fsdp.spec.rules.capacity import moments
 from eks_fsdp.spec.rules.cluster import support_ended
-from eks_fsdp.spec.settings import JobSettings, Settings
-from eks_fsdp.spec.versions import FSX_CSI, POD_IDENTITY, TRAINER_REPOSITORY
+from eks_fsdp.spec.settings import GpuNodeGroupSettings, JobSettings, Settings
+from eks_fsdp.spec.versions import FSX_CSI, POD_IDENTITY, S3_CSI, TRAINER_REPOSITORY
 
 from .access import access_entries
 from .cluster import SYSTEM_NODES, Cluster, ClusterArgs, eks_name
 from .device_plugins import DevicePlugins, DevicePluginsArgs
 from .etcd import Etcd, EtcdArgs
 from .gpu_nodes import GpuNodeGroup, GpuNodeGroupArgs
-from .image import ImageRepository, ImageRepositoryArgs
+from .hugging_face import token
+from .image import ImageRepository, ImageRepositoryArgs, unchosen_image
+from .image_build import ImageBuild, ImageBuildArgs
+from .job_access import JobAccess, JobAccessArgs
+from .job_policies import job_policies
+from .job_security import pod_security_level
+from .job_volumes import Scratch
 from .kubeconfig import cluster_provider, exec_kubeconfig
 from .monitoring import Monitoring, MonitoringArgs
 from .network import EfaSecurityGroup, EfaSecurityGroupArgs, Network, NetworkArgs
 from .objects import Manifest, declare
+from .queue import Queue, QueueArgs, kustomization, own_nodes
+from .s3_mounts import S3Mounts, S3MountsArgs
 from .storage import Storage, StorageArgs
+from .teams import Team, TeamArgs, job_namespace, job_quota, quota
 from .training_job import JobPlan, TrainingJob, TrainingJobArgs
-from .training_operator import TrainingOperator, TrainingOperatorArgs, check_manifests
+from .training_operator import OPERATOR, TrainingOperator, TrainingOperatorArgs
 
 
 def aws_tags(owner: str, stack: str) -> dict[str, str]:
@@ -51,6 +64,17 @@ def aws_tags(owner: str, stack: str) -> dict[str, str]:
 def namespace(name: str) -> Manifest:
     """A namespace."""
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+
+
+def job_namespaces(settings: Settings) -> list[str]:
+    """Every namespace in which jobs may run: the stack's own and the teams'."""
+    return [settings.namespace_name, *settings.teams]
+
+
+def scratch(group: GpuNodeGroupSettings) -> Scratch | None:
+    """How the local disks of the group's nodes are reached; None where they have none that is set up."""
+    kinds: dict[str, Scratch] = {"raid0": "empty-dir", "mount": "first-disk"}
+    return kinds.get(group.nvme) if group.instance.nvme_gb else None
 
 
 def job_plan(settings: Settings, job: str) -> JobPlan:
@@ -64,10 +88,21 @@ def job_plan(settings: Settings, job: str) -> JobPlan:
         job=job,
         settings=wanted.model_copy(update={"trainer": trainer}),
         instance=group.instance,
-        namespace=settings.namespace_name,
+        alternatives=[INSTANCE_TYPES[name] for name in group.alternatives],
+        efa=group.uses_efa,
+        hugepages_2mib=group.hugepages,
+        namespace=wanted.team or settings.namespace_name,
+        team=wanted.team,
+        queue=None if settings.queue.mode == "none" else LOCAL_QUEUE,
+        queue_topology=settings.queue.topology_of(efa=group.uses_efa),
         node_selector={GPU_GROUP_LABEL: group.name},
+        taints=group.taints,
         image_version=image_version(settings, job, wanted),
         claim=None if settings.storage.mode == "none" else settings.storage.claim,
+        s3_mounts={name: mount.path for name, mount in settings.storage.s3_mounts.items()},
+        scratch=scratch(group) if wanted.scratch else None,
+        hugging_face=settings.hugging_face.given,
+        region=settings.region,
     )
 
 
@@ -80,7 +115,7 @@ def image_version(settings: Settings, name: str, job: JobSettings) -> str:
             f"jobs.{name}.image: not set, nor is image.repository, and cluster.mode 'existing' makes no repository; "
             "accepted: an image with its tag"
         )
-    return f"{settings.image.repository or TRAINER_REPOSITORY}:{settings.image.tag}"
+    return f"{settings.image.repository or TRAINER_REPOSITORY}{settings.image.version}"
 
 
 def _cluster_address(cluster: Cluster) -> dict[str, pulumi.Output[str]]:
@@ -133,6 +168,14 @@ class _InCluster:
     """What must be there before anything can run."""
     node_selector: Mapping[str, str]
     """Labels of the nodes for all that is not training."""
+    cluster_name: pulumi.Input[str] | None = None
+    """The EKS cluster, where it is the program's own: pods get rights in AWS there."""
+    aws: aws.Provider | None = None
+    """The provider of what is in AWS; None: made where it is needed."""
+    pod_identity: list[pulumi.Resource] = field(default_factory=list)
+    """What must be there before pods have rights in AWS."""
+    ebs_csi: list[pulumi.Resource] = field(default_factory=list)
+    """What must be there as long as a claim has a volume on EBS."""
 
 
 class TrainingPlatform(pulumi.ComponentResource):
@@ -152,7 +195,9 @@ class TrainingPlatform(pulumi.ComponentResource):
             raise SettingsError("\n".join(found))
         plans = {job: job_plan(self._settings, job) for job in self._settings.jobs}
         if self._settings.training_operator.mode == "install":
-            check_manifests(self._settings.training_operator.manifests, args.work_dir)
+            OPERATOR.check(self._settings.training_operator.manifests, args.work_dir)
+        if self._settings.queue.mode == "install" and self._settings.queue.manifests:
+            kustomization(self._settings.queue, {}).check(self._settings.queue.manifests, args.work_dir)
         self.outputs = {
             "namespace": self._settings.namespace_name,
             "gpu_node_groups": [
@@ -164,20 +209,26 @@ class TrainingPlatform(pulumi.ComponentResource):
             },
         }
         create = self._settings.cluster.mode == "create"
-        before = self._on_aws() if create else self._in_cluster(self._existing_cluster())
+        before = self._on_aws() if create else self._on_existing_cluster()
         image = self.outputs.get("image")
-        for job, plan in plans.items():
+        jobs = [
             TrainingJob(
                 f"{name}-job-{job}",
                 TrainingJobArgs(plan=plan, image=plan.settings.image or image or plan.image_version, depends_on=before),
                 pulumi.ResourceOptions(parent=self, providers=[self._cluster_provider]),
             )
+            for job, plan in plans.items()
+        ]
+        if self._settings.namespace.mode == "install":
+            after = pulumi.ResourceOptions.merge(self._own, pulumi.ResourceOptions(depends_on=[*before, *jobs]))
+            for team, about in self._settings.teams.items():
+                declare(f"{name}-team-{team}-jobs", job_quota(team, about.max_jobs), after)
         self.register_outputs(self.outputs)
 
     def _on_aws(self) -> list[pulumi.Resource]:
         """Everything on AWS, and what goes into the cluster; returns what a job needs."""
         settings, name = self._settings, self._prefix
-        provider = self._aws_provider()
+        provider = self._aws_provider
         child = pulumi.ResourceOptions(parent=self, providers=[provider])
         subnets = self._network(child)
         cluster = self._cluster(provider, subnets)
@@ -203,43 +254,99 @@ class TrainingPlatform(pulumi.ComponentResource):
             for group in settings.gpu_nodes
         ]
         self.outputs |= {"kubeconfig": cluster.kubeconfig, "cluster_name": cluster.cluster_name}
-        if not settings.image.repository:
-            repository = ImageRepository(
-                f"{name}-image",
-                ImageRepositoryArgs(repository=repository_name(self._args.stack, TRAINER_REPOSITORY), tags=self._tags),
-                child,
-            )
-            self.outputs["image"] = repository.url.apply(lambda url: f"{url}:{settings.image.tag}")
-        else:
-            self.outputs["image"] = f"{settings.image.repository}:{settings.image.tag}"
+        self._image(child)
         inside = _InCluster(
             provider=cluster.provider,
             deleted_with=cluster.control_plane,
             nodes=[cluster.system_nodes],
             node_selector=SYSTEM_NODES,
+            cluster_name=cluster.cluster_name,
+            aws=provider,
+            pod_identity=[cluster.pod_identity],
+            ebs_csi=[cluster.ebs_csi],
         )
         before = [*self._in_cluster(inside), *groups]
+        before += self._storage(provider, subnets, cluster)
+        return before
+
+    def _image(self, child: pulumi.ResourceOptions) -> None:
+        """The registry of the trainer's image, unless it is the user's own."""
+        settings, name = self._settings.image, self._prefix
+        if settings.repository:
+            self.outputs["image"] = f"{settings.repository}{settings.version}"
+            return
+        if (told := unchosen_image(self._settings)) is not None:
+            pulumi.log.warn(told, self)
+        repository = ImageRepository(
+            f"{name}-image",
+            ImageRepositoryArgs(
+                repository=repository_name(self._args.stack, TRAINER_REPOSITORY),
+                kms_key_arn=settings.kms_key_arn,
+                tags=self._tags,
+            ),
+            child,
+        )
+        self.outputs["image_repository"] = repository.url
+        self.outputs["image"] = repository.url.apply(lambda url: f"{url}{settings.version}")
+        if settings.codebuild:
+            build = ImageBuild(
+                f"{name}-image-build", ImageBuildArgs(repository_arn=repository.arn, tags=self._tags), child
+            )
+            self.outputs["image_build"] = {"project": build.project, "bucket": build.bucket}
+
+    def _storage(self, provider: aws.Provider, subnets: _Subnets, cluster: Cluster) -> list[pulumi.Resource]:
+        """File system and buckets; returns what a job needs of them."""
+        settings, name = self._settings, self._prefix
+        both = pulumi.ResourceOptions(parent=self, providers=[provider, cluster.provider])
+        before = [cluster.system_nodes, cluster.pod_identity, *self._namespaces]
+        needed: list[pulumi.Resource] = []
         if settings.storage.mode == "fsx":
             zone = settings.gpu_nodes[0].zone if settings.gpu_nodes else settings.network.node_zones[0]
             storage = Storage(
                 f"{name}-storage",
                 StorageArgs(
-                    capacity_gib=settings.storage.capacity_gib,
                     claim=settings.storage.claim,
-                    namespace=settings.namespace_name,
-                    cluster_name=cluster.cluster_name,
+                    namespaces=job_namespaces(self._settings),
+                    file_system_id=settings.storage.file_system_id,
+                    capacity_gib=settings.storage.capacity_gib,
+                    throughput=settings.storage.throughput,
+                    kms_key_arn=settings.storage.kms_key_arn,
+                    data_repository=settings.storage.data_repository,
+                    retain=settings.storage.retained(settings.ephemeral),
+                    vpc_id=subnets.vpc_id,
                     subnet_id=subnets.private[zone],
-                    security_group_ids=[cluster.security_group_id],
+                    node_security_group_id=cluster.security_group_id,
+                    driver=cluster.fsx_csi,
+                    node_selector=SYSTEM_NODES,
                     tags=self._tags,
                     deleted_with=cluster.control_plane,
-                    depends_on=[cluster.system_nodes, *self._namespaces],
-                    csi_driver=cluster.fsx_csi,
+                    depends_on=before,
                 ),
-                pulumi.ResourceOptions(parent=self, providers=[provider, cluster.provider]),
+                both,
             )
-            before.append(storage)
-        return before
+            self.outputs["file_system_id"] = storage.file_system_id
+            needed.append(storage)
+        if settings.storage.s3_mounts:
+            mounts = S3Mounts(
+                f"{name}-buckets",
+                S3MountsArgs(
+                    mounts=settings.storage.s3_mounts,
+                    namespaces=job_namespaces(self._settings),
+                    region=settings.region,
+                    cluster_name=cluster.cluster_name,
+                    addon_version=addon_version(
+                        S3_CSI, settings.cluster.kubernetes_version, settings.cluster.addons.versions
+                    ),
+                    tags=self._tags,
+                    deleted_with=cluster.control_plane,
+                    depends_on=before,
+                ),
+                both,
+            )
+            needed.append(mounts)
+        return needed
 
+    @cached_property
     def _aws_provider(self) -> aws.Provider:
         """The provider of all AWS resources. With another account's credentials it ends before it touches anything."""
         return aws.Provider(
@@ -325,14 +432,40 @@ class TrainingPlatform(pulumi.ComponentResource):
             pulumi.ResourceOptions(parent=self, providers=[provider], depends_on=subnets.needed_by_nodes),
         )
 
+    def _on_existing_cluster(self) -> list[pulumi.Resource]:
+        """What goes into a cluster that is there; returns what a job needs."""
+        inside = self._existing_cluster()
+        before = self._in_cluster(inside)
+        storage = self._settings.storage
+        if storage.mode != "fsx":
+            return before
+        # A file system of the user's own; the cluster has the driver.
+        attached = Storage(
+            f"{self._prefix}-storage",
+            StorageArgs(
+                claim=storage.claim,
+                namespaces=job_namespaces(self._settings),
+                file_system_id=storage.file_system_id,
+                capacity_gib=storage.capacity_gib,
+                data_repository=storage.data_repository,
+                tags=self._tags,
+                depends_on=self._namespaces,
+            ),
+            pulumi.ResourceOptions(parent=self, providers=[self._aws_provider, inside.provider]),
+        )
+        self.outputs["file_system_id"] = attached.file_system_id
+        return [*before, attached]
+
     def _existing_cluster(self) -> _InCluster:
         """A provider for the cluster of the settings: by its kubeconfig, or by its name in EKS."""
         settings, child = self._settings.cluster, pulumi.ResourceOptions(parent=self)
         kubeconfig: pulumi.Input[str] = settings.kubeconfig or ""
         identifier: pulumi.Input[str] | None = None
+        on_aws: aws.Provider | None = None
         if settings.name is not None:
+            on_aws = self._aws_provider
             found = aws.eks.get_cluster_output(
-                name=settings.name, opts=pulumi.InvokeOutputOptions(parent=self, provider=self._aws_provider())
+                name=settings.name, opts=pulumi.InvokeOutputOptions(parent=self, provider=on_aws)
             )
             region = self._settings.region
             kubeconfig = found.apply(
@@ -341,9 +474,11 @@ class TrainingPlatform(pulumi.ComponentResource):
             identifier = found.arn
             self.outputs |= {"kubeconfig": kubeconfig, "cluster_name": settings.name}
         if self._settings.image.repository:
-            self.outputs["image"] = f"{self._settings.image.repository}:{self._settings.image.tag}"
+            self.outputs["image"] = f"{self._settings.image.repository}{self._settings.image.version}"
         provider = cluster_provider(f"{self._prefix}-kubernetes", kubeconfig, child, identifier)
-        return _InCluster(provider=provider, deleted_with=None, node_selector={})
+        return _InCluster(
+            provider=provider, deleted_with=None, node_selector={}, cluster_name=settings.name, aws=on_aws
+        )
 
     def _in_cluster(self, inside: _InCluster) -> list[pulumi.Resource]:
         """What runs in the cluster, as far as it is to be installed; returns what a job needs."""
@@ -351,6 +486,7 @@ class TrainingPlatform(pulumi.ComponentResource):
         self._cluster_provider = inside.provider
         child = pulumi.ResourceOptions(parent=self, providers=[inside.provider], deleted_with=inside.deleted_with)
         own = pulumi.ResourceOptions(parent=self, provider=inside.provider, deleted_with=inside.deleted_with)
+        self._own = own
         owner = pulumi.ResourceOptions(parent=self, providers=[inside.provider])
         nvidia, efa = (part.mode == "install" for part in (settings.device_plugins.nvidia, settings.device_plugins.efa))
         etcd, monitoring = (part.mode == "install" for part in (settings.etcd, settings.monitoring))
@@ -359,24 +495,91 @@ class TrainingPlatform(pulumi.ComponentResource):
             system.append(declare(f"{name}-namespace-system", namespace(SYSTEM_NAMESPACE), own))
         self._namespaces: list[pulumi.Resource] = []
         if settings.namespace.mode == "install":
-            self._namespaces.append(declare(f"{name}-namespace-jobs", namespace(settings.namespace_name), own))
+            queued = settings.queue.mode != "none"
+            level = pod_security_level(settings)
+            place = job_namespace(settings.namespace_name, queued=queued, level=level)
+            self._namespaces.append(declare(f"{name}-namespace-jobs", place, own))
+            limits = pulumi.ResourceOptions.merge(own, pulumi.ResourceOptions(depends_on=self._namespaces))
+            declare(f"{name}-quota-jobs", quota(settings.namespace_name), limits)
+            for team in settings.teams:
+                members = TeamArgs(team=team, queued=queued, level=level)
+                self._namespaces.append(Team(f"{name}-team-{team}", members, child))
         needed: list[pulumi.Resource] = [*self._namespaces]
+        needed += self._job_access(inside)
         somewhere = [*system, *inside.nodes]
+        taints = list({str(taint): taint for group in settings.gpu_nodes for taint in group.taints}.values())
         if nvidia or efa:
-            plugins = DevicePluginsArgs(nvidia=nvidia, efa=efa, depends_on=system)
+            plugins = DevicePluginsArgs(nvidia=nvidia, efa=efa, taints=taints, depends_on=system)
             needed.append(DevicePlugins(f"{name}-devices", plugins, child))
         if etcd:
-            server = EtcdArgs(node_selector=inside.node_selector, depends_on=somewhere)
-            # With a volume on EBS it goes before the cluster, whose end would leave the volume behind.
-            needed.append(Etcd(f"{name}-etcd", server, owner if settings.etcd.persistent else child))
+            server = EtcdArgs(
+                node_selector=inside.node_selector,
+                persistent=settings.etcd.persistent,
+                storage_gib=settings.etcd.storage_gib,
+                tags=self._tags,
+                deleted_with=inside.deleted_with,
+                depends_on=[*somewhere, *(inside.ebs_csi if settings.etcd.persistent else [])],
+            )
+            # Not with the cluster as a whole: its volume and its budget go first.
+            needed.append(Etcd(f"{name}-etcd", server, owner))
+        operators: list[pulumi.Resource] = []
         if settings.training_operator.mode == "install":
             operator = TrainingOperatorArgs(
                 manifests=settings.training_operator.manifests,
+                cpu=settings.training_operator.cpu,
+                memory=settings.training_operator.memory,
                 work_dir=self._args.work_dir,
                 depends_on=inside.nodes,
             )
-            needed.append(TrainingOperator(f"{name}-operator", operator, child))
+            operators.append(TrainingOperator(f"{name}-operator", operator, child))
+            needed += operators
+        if settings.queue.mode == "install":
+            teams = {team: about.nodes for team, about in settings.teams.items()}
+            queue = QueueArgs(
+                settings=settings.queue,
+                groups=settings.gpu_nodes,
+                nodes=own_nodes(settings.gpu_nodes, teams, settings.namespace_name),
+                node_selector=inside.node_selector,
+                work_dir=self._args.work_dir,
+                # Kueue serves its webhook for jobs, which every job passes, only where it finds their kind.
+                depends_on=[*inside.nodes, *operators],
+                namespaces=self._namespaces,
+            )
+            needed.append(Queue(f"{name}-queue", queue, child))
         if monitoring:
-            measured = MonitoringArgs(node_selector=inside.node_selector, depends_on=somewhere)
+            measured = MonitoringArgs(node_selector=inside.node_selector, taints=taints, depends_on=somewhere)
             Monitoring(f"{name}-monitoring", measured, child)
         return needed
+
+    def _job_access(self, inside: _InCluster) -> list[pulumi.Resource]:
+        """What jobs have beside their code, in each of their namespaces; returns what a job needs of it."""
+        settings, name = self._settings, self._prefix
+        make = settings.namespace.mode == "install"
+        provider = inside.aws
+        if provider is None and settings.hugging_face.secret_arn:
+            provider = self._aws_provider
+        secret = token(settings.hugging_face, pulumi.InvokeOptions(provider=provider))
+        policies: dict[str, list[str]] = {}
+        if inside.cluster_name is not None:
+            policies = {p: job_policies(settings.storage, settings.region, p) for p in job_namespaces(settings)}
+        if not make and secret is None and not any(policies.values()):
+            return []
+        providers: list[pulumi.ProviderResource] = [inside.provider, *([provider] if provider else [])]
+        access = [
+            JobAccess(
+                f"{name}-access-{place}",
+                JobAccessArgs(
+                    namespace=place,
+                    make_service_account=make,
+                    token=secret,
+                    cluster_name=inside.cluster_name,
+                    policies=policies.get(place, ()),
+                    tags=self._tags,
+                    deleted_with=inside.deleted_with,
+                    depends_on=self._namespaces,
+                ),
+                pulumi.ResourceOptions(parent=self, providers=providers),
+            )
+            for place in job_namespaces(settings)
+        ]
+        return [*access, *(inside.pod_identity if any(policies.values()) else [])]

@@ -30,6 +30,14 @@ app.add_typer(
     ),
     name="sandbox",
 )
+app.add_typer(
+    typer.Typer(
+        cls=lazy_group("eks_fsdp.launcher.image_cli:app"),
+        help="The trainer's image: build it, push it, see whether it is there.",
+        rich_markup_mode=None,
+    ),
+    name="image",
+)
 
 USER_ERROR, INTERRUPTED = 2, 130
 
@@ -56,7 +64,20 @@ NamespaceOption = Annotated[
     str | None, typer.Option("--namespace", "-n", help="Namespace of the jobs. [default: the stack's]")
 ]
 PendingOption = Annotated[
-    float, typer.Option("--pending-timeout", metavar="SECONDS", help="Stop a job that is not placed by then, with why.")
+    float,
+    typer.Option(
+        "--pending-timeout",
+        metavar="SECONDS",
+        help="Stop a job that has its nodes and is not placed by then, with why.",
+    ),
+]
+QueueOption = Annotated[
+    float | None,
+    typer.Option(
+        "--queue-timeout",
+        metavar="SECONDS",
+        help="Stop a job that is still in the queue by then, with why. [default: it may wait]",
+    ),
 ]
 SilentOption = Annotated[
     float,
@@ -76,6 +97,7 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for record and logs. [default: .out/STACK-run-TIME]")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Submit and leave; `stop` ends it.")] = False,
+    queue_timeout: QueueOption = None,
     pending_timeout: PendingOption = 900,
     silent_timeout: SilentOption = 900,
 ) -> None:
@@ -95,7 +117,7 @@ def run(
             changes=tuple(set_ or ()),
             out=out,
             detach=detach,
-            limits=Limits(pending=pending_timeout, silent=silent_timeout),
+            limits=Limits(queue=queue_timeout, pending=pending_timeout, silent=silent_timeout),
         )
     )
     if record is not None and record.condition != "Succeeded":
@@ -116,6 +138,7 @@ def sweep(
     warmup: Annotated[int, typer.Option(min=0, help="First steps that do not count.")] = 5,
     out: Annotated[Path | None, typer.Option(help="Folder for the results. [default: .out/STACK-sweep-TIME]")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a sweep that is in the folder.")] = False,
+    queue_timeout: QueueOption = None,
     pending_timeout: PendingOption = 900,
     silent_timeout: SilentOption = 900,
 ) -> None:
@@ -136,7 +159,7 @@ def sweep(
         warmup=warmup,
         out=out,
         overwrite=overwrite,
-        limits=Limits(pending=pending_timeout, silent=silent_timeout),
+        limits=Limits(queue=queue_timeout, pending=pending_timeout, silent=silent_timeout),
     )
     made = reporting.make(Sweep(request).run())
     if not any(point.accepted for point in made.points):

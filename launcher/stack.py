@@ -24,6 +24,7 @@ from eks_fsdp.spec.names import PROGRAM_NAME
 from eks_fsdp.spec.settings import ImageSettings, JobSettings, Settings
 
 from .errors import UserError, WaitError
+from .image import Address
 from .kube import Cluster, kubeconfig_from_environment, load_kubeconfig, parse_kubeconfig
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ QUERY_SECONDS = 60.0
 UP_SECONDS = 3600.0
 GRACE_SECONDS = 20.0
 """For an interrupted engine to finish what is under way."""
+MASK = "**********"
+"""What pydantic shows of a secret."""
 KEEP_SECRETS = ("encryptionsalt", "encryptedkey", "secretsprovider")
 
 
@@ -60,23 +63,23 @@ def stack_file(checkout: Path, stack: str) -> Path:
 def settings_of(content: Mapping[str, Any], source: str) -> Settings:
     """A stack file's settings. Raises `UserError`, one line for each problem."""
     config: dict[str, str] = {}
+    secret: list[str] = []
     for key, value in (content.get("config") or {}).items():
         if isinstance(value, dict) and set(value) == {"secure"}:
             if key.startswith(f"{PROGRAM_NAME}:"):
-                raise UserError(f"{source}: {key} is encrypted; the launcher reads plain settings only")
+                raise UserError(
+                    f"{source}: {key} is encrypted as a whole, and the launcher decrypts nothing; accepted: the secret part "
+                    "of it alone, by `pulumi config set --secret --path`"
+                )
             continue
-        config[key] = value if isinstance(value, str) else json.dumps(_sealed(value))
+        shown = _without_secrets(value)
+        config[key] = shown if isinstance(shown, str) else json.dumps(shown)
+        if shown != value:
+            secret.append(key)
     try:
-        return Settings.from_config(config)
+        return Settings.from_config(config, secret)
     except SettingsError as error:
         raise UserError(f"{source}: {error}") from None
-
-
-def _sealed(value: Any) -> Any:
-    """A setting with what is encrypted within it as it stands: enough to see that it is set."""
-    if isinstance(value, dict):
-        return value["secure"] if set(value) == {"secure"} else {key: _sealed(inner) for key, inner in value.items()}
-    return [_sealed(inner) for inner in value] if isinstance(value, list) else value
 
 
 def read_settings(file: Path) -> Settings:
@@ -86,10 +89,20 @@ def read_settings(file: Path) -> Settings:
 
 def with_settings(content: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """A stack file's content with these settings in place of its own; other namespaces' keys stay."""
-    config = {k: v for k, v in (content.get("config") or {}).items() if not k.startswith(f"{PROGRAM_NAME}:")}
+    before = content.get("config") or {}
+    config = {k: v for k, v in before.items() if not k.startswith(f"{PROGRAM_NAME}:")}
     for key, value in settings.model_dump(mode="json", exclude_defaults=True).items():
-        config[f"{PROGRAM_NAME}:{key}"] = value
+        name = f"{PROGRAM_NAME}:{key}"
+        # What is encrypted goes on as it is: nobody here knows what it says.
+        config[name] = before[name] if MASK in json.dumps(value) and name in before else value
     return {**{k: content[k] for k in KEEP_SECRETS if k in content}, "config": config}
+
+
+def _without_secrets(value: Any) -> Any:
+    """A configuration value with `MASK` in place of what is encrypted in it."""
+    if isinstance(value, dict):
+        return MASK if set(value) == {"secure"} else {key: _without_secrets(item) for key, item in value.items()}
+    return [_without_secrets(item) for item in value] if isinstance(value, list) else value
 
 
 def _yaml(file: Path) -> dict[str, Any]:
@@ -340,6 +353,10 @@ class Platform:
         """The jobs' namespace."""
         return str(self.outputs.get("namespace") or self.settings.namespace_name)
 
+    def namespace_of(self, job: JobSettings) -> str:
+        """The namespace that a job runs in: its team's, else the stack's own."""
+        return job.team or self.namespace
+
     @property
     def kubeconfig(self) -> dict[str, Any]:
         """The cluster's kubeconfig. Raises `UserError`."""
@@ -357,11 +374,12 @@ class Platform:
     def with_jobs(self, kubeconfig: str, jobs: Mapping[str, JobSettings]) -> Settings:
         """Settings of a stack beside this one: the same cluster and image, these jobs. Raises `SettingsError`."""
         settings = self.settings.on_existing_cluster(kubeconfig, jobs)
-        image, tag = settings.image.repository, settings.image.tag
-        if image is None and self.outputs.get("image"):
+        image = ImageSettings(**settings.image.model_dump(include={"repository", "tag", "digest"}))
+        if image.repository is None and self.outputs.get("image"):
             # The platform's own repository: its address is known now.
-            image, _, tag = str(self.outputs["image"]).rpartition(":")
-        return settings.model_copy(update={"image": ImageSettings(repository=image, tag=tag)})
+            own = Address.parse(str(self.outputs["image"]))
+            image = ImageSettings(repository=own.repository, tag=own.tag or image.tag, digest=own.digest or None)
+        return settings.model_copy(update={"image": image})
 
     def deployed_nodes(self, group: str) -> int | None:
         """The node count that was last deployed for a GPU group; None where the outputs do not say."""

@@ -17,6 +17,7 @@ from eks_fsdp.spec.versions import AMI_RELEASES
 from .account_capacity import CAPACITY
 from .account_ec2_capacity import CapacityRequests
 from .account_errors import Refusal as Refusal
+from .account_fsx import FileSystemNetwork
 from .refusals import launch_template_problems
 
 _EKS_AMI = re.compile(r"^/aws/service/(eks/optimized-ami|bottlerocket)/.+/(image_id|release_version|image_version)$")
@@ -94,7 +95,7 @@ def instance_type(name: str) -> dict[str, Any] | None:
     return dict(found) if found is not None else None
 
 
-class SandboxEC2Response(CapacityRequests):
+class SandboxEC2Response(FileSystemNetwork, CapacityRequests):
     """moto's EC2 with placement groups, and launch templates refused as EC2 and EKS refuse them."""
 
     def create_launch_template(self) -> ActionResult:
@@ -130,13 +131,17 @@ class SandboxEC2Response(CapacityRequests):
             del self.ec2_backend.enis[interface.id]
         return result
 
-    def delete_vpc_endpoints(self) -> ActionResult:
-        """moto keeps the endpoints' network interfaces; EC2 does not."""
-        endpoints = [self.ec2_backend.vpc_end_points.get(key) for key in self._get_param("VpcEndpointIds", [])]
-        interfaces = [key for endpoint in endpoints if endpoint for key in endpoint.network_interface_ids or []]
-        result: ActionResult = super().delete_vpc_endpoints()
-        for interface in interfaces:
-            self.ec2_backend.enis.pop(interface, None)
+    def modify_vpc_endpoint(self) -> ActionResult:
+        """moto gives a route table that a gateway endpoint gets later no route to it; EC2 does."""
+        number = self._get_param("VpcEndpointId")
+        endpoint = self.ec2_backend.vpc_end_points.get(number)
+        prefixes = getattr(endpoint, "destination_prefix_list_id", None)
+        if prefixes:
+            for table in self._get_param("AddRouteTableIds", []):
+                self.ec2_backend.create_route(table, None, gateway_id=number, destination_prefix_list_id=prefixes)
+            for table in self._get_param("RemoveRouteTableIds", []):
+                self.ec2_backend.delete_route(table, prefixes)
+        result: ActionResult = super().modify_vpc_endpoint()
         return result
 
     def create_tags(self) -> ActionResult:

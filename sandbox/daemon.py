@@ -62,6 +62,8 @@ class Daemon:
         self.stopping = threading.Event()
         self._end = contextlib.ExitStack()
         self._machine: Any = None
+        self._account: Any = None
+        self._ebs: Any = None
 
     def progress(self, what: str) -> None:
         """Tell `sandbox up` what is being waited for."""
@@ -96,6 +98,7 @@ class Daemon:
     def _serve(self) -> dict[str, Any]:
         self.progress("stand-in AWS account")
         from .account import Account
+        from .bucket_mirror import BucketMirror
         from .cloud.provider import AwsProvider, serve
         from .eks_provider import EksProvider, EksServer
         from .forwarder import Forwarder
@@ -106,9 +109,12 @@ class Daemon:
         cluster_port = forwarder.start()
         self._end.callback(forwarder.stop)
         room = SocketMachineRoom(self.layout.socket("machine.sock"))
-        account = Account(room, cluster_port, self._cluster_changed)
+        self._account = account = Account(room, cluster_port, self._cluster_changed)
         url = account.start()
         self._end.callback(account.stop)
+        mirror = BucketMirror(self.layout.root / "buckets", lambda: account.client("s3"))
+        mirror.start()
+        self._end.callback(mirror.stop)
         server, aws_port = serve(AwsProvider(account.client, ACCOUNT_ID, REGION))
         self._end.callback(lambda: server.stop(0.5).wait(2))
         eks = EksServer(EksProvider(account.cluster_token))
@@ -153,10 +159,17 @@ class Daemon:
             return f"({error})"
 
     def _cluster_changed(self, name: str, kubeconfig: dict[str, Any] | None) -> None:
+        from .ebs_provisioner import EbsProvisioner
+
+        if self._ebs is not None:
+            self._ebs.stop()
+            self._ebs = None
         if kubeconfig is None:
             self.layout.kubeconfig.unlink(missing_ok=True)
         else:
             write_json(self.layout.kubeconfig, kubeconfig)
+            self._ebs = EbsProvisioner(name, kubeconfig, self._account.client)
+            self._ebs.start()
 
     def watch(self) -> None:
         """Until the end is asked for; tells when the machine room has ended by itself."""

@@ -23,6 +23,27 @@ class Interface:
     """``efa``: EFA and an IP address; ``efa-only``: takes no address of the subnet."""
 
 
+_CPU_RESERVED = ((1, 60), (1, 10), (2, 5), (10**6, 2.5))
+"""CPUs, and the thousandths of each that the kubelet reserves on EKS (amazon-eks-ami, nodeadm's kubelet configuration)."""
+_RESERVED_MIB, _RESERVED_MIB_PER_POD, _EVICTION_MIB = 255, 11, 100
+"""Memory that the same configuration reserves: so much, so much for each pod that the type's first card has addresses for
+without prefixes, whatever the kubelet's limit of pods is, and the threshold below which pods are evicted."""
+_USABLE_MEMORY = 0.974
+"""Of the instance's memory, what its system reports as its own; the rest is the kernel's page tables and the firmware's. The
+lower one of those that follow from what was seen on p4de (0.9738) and p5 (0.9764) nodes."""
+_EFA_PAGES_PER_CPU, _EFA_PAGES_LEAST = 110, 5128
+"""Huge pages of 2 MiB that the EFA installer sets aside. p4de and p5 nodes have exactly 110 for each vCPU, and one."""
+
+
+def reserved_cpu_millis(vcpus: int) -> int:
+    """Thousandths of a CPU that the kubelet of an EKS node with ``vcpus`` keeps from pods: 80 of 4,000, 550 of 192,000."""
+    reserved = 0.0
+    for count, each in _CPU_RESERVED:
+        taken = min(vcpus, count)
+        reserved, vcpus = reserved + taken * each, vcpus - taken
+    return round(reserved)
+
+
 @dataclass(frozen=True, kw_only=True)
 class InstanceType:
     """One EC2 instance type with GPUs. Counts and sizes are the API's (DescribeInstanceTypes)."""
@@ -99,6 +120,27 @@ class InstanceType:
         taken = sum(i.card == 0 and i.kind == "efa-only" for i in self.interfaces(wanted))
         slots = (self.interfaces_per_card - taken) * (self.addresses_per_interface - 1)
         return min(slots * (PREFIX_ADDRESSES if prefix_delegation else 1) + 2, 250 if self.vcpus > MANY_VCPUS else 110)
+
+    @property
+    def hugepages_2mib(self) -> int:
+        """Huge pages of 2 MiB that EFA's installer sets aside on the node, and no pod gets by asking for memory."""
+        return max(self.vcpus * _EFA_PAGES_PER_CPU + 1, _EFA_PAGES_LEAST) if self.efa_interfaces else 0
+
+    @property
+    def allocatable_cpu_millis(self) -> int:
+        """Thousandths of a CPU that all pods of a node can have."""
+        return self.vcpus * 1000 - reserved_cpu_millis(self.vcpus)
+
+    @property
+    def allocatable_memory_mib(self) -> int:
+        """Memory in MiB that all pods of a node can have, EFA's own huge pages taken off."""
+        return self.memory_left(self.hugepages_2mib)
+
+    def memory_left(self, hugepages_2mib: int) -> int:
+        """Memory in MiB that all pods of a node can have beside so many huge pages of 2 MiB."""
+        pods = self.interfaces_per_card * (self.addresses_per_interface - 1) + 2
+        kubelet = _RESERVED_MIB + _RESERVED_MIB_PER_POD * pods + _EVICTION_MIB
+        return int(self.memory_mib * _USABLE_MEMORY) - kubelet - 2 * hugepages_2mib
 
 
 PEAK_BF16_TFLOPS: dict[str, float] = {

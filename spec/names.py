@@ -11,6 +11,8 @@ EFA_PRESENT_LABEL = "vpc.amazonaws.com/efa.present"
 GPU_TAINT_KEY = "nvidia.com/gpu"
 
 INSTANCE_TYPE_LABEL = "node.kubernetes.io/instance-type"
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+NAMESPACE_LABEL = "kubernetes.io/metadata.name"
 NODE_GROUP_LABEL = "eks.amazonaws.com/nodegroup"
 GPU_GROUP_LABEL = "eksfsdp/gpu-group"
 ROLE_LABEL = "eksfsdp/role"
@@ -31,6 +33,10 @@ QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 """On a job: the LocalQueue of its namespace that admits it."""
 LOCAL_QUEUE = "training"
 """Name of the LocalQueue in each of the jobs' namespaces."""
+QUEUED_LABEL = "eksfsdp/queued"
+"""On a namespace: its jobs start through a queue only."""
+TEAM_GROUP_PREFIX = "eksfsdp:team:"
+"""Kubernetes group of a team's people, less the team's name."""
 
 SYSTEM_NAMESPACE = "eks-fsdp-system"
 OPERATOR_NAMESPACE = "kubeflow"
@@ -70,6 +76,13 @@ TAG_OWNER = "eksfsdp:owner"
 TAG_STACK = "eksfsdp:stack"
 TAG_EXPIRY = "eksfsdp:expiry"
 """When the cost guard ends what carries it, in ISO 8601, or ``never``."""
+
+IMAGE_BUILD_VARIABLE = "IMAGE"
+"""Environment variable of a build in CodeBuild: address and tag of the image to push."""
+IMAGE_BASE_VARIABLE = "BASE"
+"""The same for the base image, and the Dockerfile's argument."""
+IMAGE_DOCKERFILE = "trainer/Dockerfile"
+"""Within the build's folder."""
 
 
 def repository_name(stack: str, image: str) -> str:

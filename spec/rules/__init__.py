@@ -28,8 +28,18 @@ RULES: tuple[Callable[[Settings], Iterable[str]], ...] = (
     cluster.addon_versions,
     cluster.cni_knows_efa_only,
     storage.needs_network,
+    storage.retention,
+    storage.mount_paths,
+    storage.checkpoint_places,
+    storage.checkpoints_fit,
+    storage.build_project,
     jobs.fit,
     jobs.teams,
+    jobs.queue,
+    jobs.grace,
+    jobs.environment,
+    jobs.labels,
+    jobs.mounts,
     addresses.fit,
 )
 """All of them, in the order in which their problems are told."""

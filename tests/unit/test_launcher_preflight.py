@@ -98,7 +98,8 @@ def test_images_of_own_and_other_repositories(account: Account) -> None:
     ecr.create_repository(repositoryName="images/eks-fsdp/trainer")
     at = context(Aws("us-west-2"), stack="images")
     (check,) = check_image(at)
-    assert (check.state, check.do) == ("failed", "eks-fsdp image build")
+    assert check.state == "failed"
+    assert check.do.startswith("eks-fsdp image build")
     ecr.put_image(repositoryName="images/eks-fsdp/trainer", imageManifest=MANIFEST, imageTag="0.1.0")
     assert shown(check_image(at)) == [("Trainer image", "ok")]
     other = context(Aws("us-west-2"), image={"repository": "ghcr.io/you/trainer"})
