@@ -221,13 +221,13 @@ def show(offers: Sequence[Offer], pick: Offer | None, lines: Sequence[str], trou
         table.add_column("Block or reservation", no_wrap=True)
         table.add_column("From – to (UTC)", no_wrap=True)
         table.add_column("Zone", no_wrap=True)
-        table.add_column("Nodes", justify="right")
+        table.add_column("Nodes", justify="right", no_wrap=True)
         table.add_column("Price,\na node-hour", justify="right", no_wrap=True)
         for offer in offers:
             mark = "► " if offer is pick else "  "
             word = {"offer": "for sale", "block": "own block", "odcr": "own ODCR"}[offer.kind]
             state = f", {offer.state}" if offer.kind != "offer" else ""
-            nodes = str(offer.nodes) if offer.kind == "offer" else f"{offer.free} of {offer.nodes} free"
+            nodes = str(offer.nodes) if offer.kind == "offer" else f"{offer.free} of {offer.nodes}\nfree"
             table.add_row(
                 Text.assemble(
                     (mark, "green"), (offer.id, "bold" if offer is pick else ""), (f"\n  {word}{state}", "dim")

@@ -61,7 +61,7 @@ def live_line(title: str, *, repeat_seconds: float = 15.0) -> Iterator[Line]:
 def progress_text(progress: Progress, nodes: str = "") -> str:
     """One look at a job in one line. ``nodes``: which groups lack nodes, told while pods wait for them."""
     if progress.queued:
-        text = f"Queued  {progress.queued}"
+        text = "Queued  " + "; ".join(filter(None, (nodes, progress.queued)))
     elif progress.waiting and progress.running < progress.nodes_asked:
         text = "Pending  " + "; ".join(filter(None, (nodes, progress.reason)))
     else:

@@ -57,7 +57,7 @@ def pod_manifest(
             *({"name": key, "value": value} for key, value in environment.items()),
         ],
         "resources": {"requests": {"cpu": "1", "memory": "4Gi", **devices}, "limits": devices},
-        "securityContext": {"allowPrivilegeEscalation": False},
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
     }
     return {
@@ -70,6 +70,7 @@ def pod_manifest(
             # `sleep` is the first process of its container, and so deaf to SIGTERM.
             "terminationGracePeriodSeconds": 1,
             "automountServiceAccountToken": False,
+            "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
             "affinity": affinity,
             "tolerations": [
                 {"key": GPU_TAINT_KEY, "operator": "Exists"},

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
-from eks_fsdp.launcher.aws import AwsError
+from eks_fsdp.launcher.aws import Aws, AwsError
+from eks_fsdp.launcher.image import Address, image_present
 from eks_fsdp.spec.addons import addon_version
 from eks_fsdp.spec.instances import PREFIX_ADDRESSES
 from eks_fsdp.spec.names import TAG_STACK, repository_name
@@ -160,37 +161,23 @@ def check_image(at: Context) -> Iterable[Check]:
     image = at.settings.image
     repository = image_repository(at)
     name = "Trainer image"
-    address = ECR_ADDRESS.match(repository)
-    if image.repository is not None and address is None:
+    place = ECR_ADDRESS.match(repository)
+    if image.repository is not None and place is None:
         yield unchecked(name, f"{repository} is not in ECR: nodes must be able to pull it")
         return
-    wanted = {"imageDigest": image.digest} if image.digest else {"imageTag": image.tag}
-    parameters: dict[str, object] = {"repositoryName": address[3] if address else repository, "imageIds": [wanted]}
-    if address:
-        parameters["registryId"] = address[1]
-    shown = f"{repository}{image.version}"
-    if address and address[2] != at.settings.region:
-        yield unchecked(name, f"{shown} is in another region than the stack ({at.settings.region})")
-        return
-    try:
-        found = at.aws.ask("ecr", "describe_images", **parameters)["imageDetails"]
-    except AwsError as error:
-        if error.code == "RepositoryNotFoundException" and image.repository is None:
-            yield warning(
-                name,
-                f"no repository {repository} yet: `up` makes it, empty",
-                "`up` with desired: 0, then `eks-fsdp image build`, then raise desired",
-            )
-            return
-        if error.code not in ("RepositoryNotFoundException", "ImageNotFoundException"):
-            raise
-        what = "repository" if error.code.startswith("Repository") else "image"
-        do = (
-            "eks-fsdp image build" if image.repository is None else "push it, or change image.repository, tag or digest"
-        )
-        yield failed(name, f"{shown}: no such {what}", do)
-        return
-    yield ok(name, f"{shown}, {found[0].get('imageSizeInBytes', 0) / 1e9:.1f} GB, {found[0]['imageDigest'][:19]}")
+    ecr = (Aws(place[2]) if place else at.aws).client("ecr")
+    address = Address(repository, image.tag, image.digest or "")
+    found = image_present(ecr, place[3] if place else repository, address, registry=place[1] if place else None)
+    if found.found is None:
+        yield unchecked(name, found.message, found.remedy)
+    elif found.found:
+        yield ok(name, f"{found.message} ({found.digest[:19]})")
+    elif image.repository is None and "does not exist" in found.message:
+        do = "`up` with desired: 0 and no jobs, then `eks-fsdp image build`, then set the image.digest that it prints"
+        yield warning(name, f"{found.message} yet", do)
+    else:
+        do = found.remedy if image.repository is None else "push it, or change image.repository, tag or digest"
+        yield failed(name, found.message, do)
 
 
 def check_token(at: Context) -> Iterable[Check]:
