@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,22 @@ from eks_fsdp.components.storage import Storage, StorageArgs
 from eks_fsdp.sandbox.account import account_client
 from eks_fsdp.spec.settings import DataRepositorySettings
 
-from . import test_providers as engine
+from .conftest import Inline, Stand
 
-pytestmark = engine.pytestmark
-stand = engine.stand
+with warnings.catch_warnings():
+    # The SDK loads its modules on first use, not safely from several threads, and with warnings of its own.
+    warnings.simplefilter("ignore")
+    import pulumi_aws as aws
+
+    _ = (aws.ec2.Vpc, aws.fsx.LustreFileSystem, aws.vpc.SecurityGroupIngressRule)
+
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    # A program whose run fails leaves the SDK's own tasks and channels behind.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+]
 TAGS = {"eksfsdp:owner": "me"}
 
 
@@ -32,7 +45,6 @@ class Wanted:
 
 def _program(wanted: Wanted) -> Callable[[], None]:
     def program() -> None:
-        aws = engine.aws
         vpc = aws.ec2.Vpc("vpc", cidr_block="10.0.0.0/16", tags=TAGS)
         subnet = aws.ec2.Subnet("subnet", vpc_id=vpc.id, cidr_block="10.0.0.0/24")
         # They stand for the cluster: nothing that is kept may hold them.
@@ -57,16 +69,14 @@ def _program(wanted: Wanted) -> Callable[[], None]:
     return program
 
 
-def test_a_kept_file_system_outlives_the_rest_and_is_used_again(
-    stand: engine.Stand, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kept_file_system_outlives_the_rest_and_is_used_again(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
     client: Any = account_client(stand.ports["account_url"], "fsx")
     account_client(stand.ports["account_url"], "s3").create_bucket(  # type: ignore[attr-defined]
         Bucket="corpus", CreateBucketConfiguration={"LocationConstraint": "us-west-2"}
     )
     wanted = Wanted()
     wanted.repository = DataRepositorySettings(bucket="corpus", prefix="clean", export=True)
-    stack = engine.Inline(stand, _program(wanted), monkeypatch)
+    stack = Inline(stand, _program(wanted), monkeypatch)
     made = stack.up()["create"]
     first = stack.outputs()["file_system"]
     assert stack.up() == {"same": made}
@@ -106,7 +116,7 @@ def test_a_kept_file_system_outlives_the_rest_and_is_used_again(
 
 
 def test_a_file_system_that_is_there_is_attached_and_never_deleted(
-    stand: engine.Stand, monkeypatch: pytest.MonkeyPatch
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ec2: Any = account_client(stand.ports["account_url"], "ec2")
     fsx: Any = account_client(stand.ports["account_url"], "fsx")
@@ -118,7 +128,7 @@ def test_a_file_system_that_is_there_is_attached_and_never_deleted(
     )["FileSystem"]
     wanted = Wanted()
     wanted.file_system_id = made["FileSystemId"]
-    stack = engine.Inline(stand, _program(wanted), monkeypatch)
+    stack = Inline(stand, _program(wanted), monkeypatch)
     stack.up()
     assert stack.outputs()["file_system"] == made["FileSystemId"]
     stack.stack.destroy()

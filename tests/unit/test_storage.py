@@ -18,6 +18,7 @@ from eks_fsdp.components.storage import Storage, StorageArgs, data_repository
 from eks_fsdp.sandbox.bucket_mirror import BucketError, BucketMirror, bucket_folder
 from eks_fsdp.spec.base import SettingsError
 from eks_fsdp.spec.checkpoints import capacity_for, checkpoint_bytes, checkpoint_gib, needed_gib
+from eks_fsdp.spec.names import SYSTEM_NAMESPACE
 from eks_fsdp.spec.settings import DataRepositorySettings, S3MountSettings, Settings
 
 from .conftest import Declare
@@ -226,6 +227,7 @@ def test_each_namespace_has_its_volume_and_claim(declare_program: Declare) -> No
     claims = {
         (r.inputs["metadata"]["namespace"], r.inputs["metadata"]["name"]): r.inputs["spec"]
         for r in of_type(declared, "kubernetes:core/v1:PersistentVolumeClaim")
+        if r.inputs["metadata"]["namespace"] != SYSTEM_NAMESPACE
     }
     assert set(claims) == {(n, c) for n in ("training", "red") for c in ("checkpoints", "s3-models")}
     assert claims["red", "s3-models"]["accessModes"] == ["ReadOnlyMany"]
