@@ -25,7 +25,7 @@ from eks_fsdp.spec.names import GPU_GROUP_LABEL
 from eks_fsdp.spec.settings import GpuNodeGroupSettings
 
 from .plan import Backend, Measure, Verdict, device_faults, fault, figures, judge, node_faults, rounds
-from .pods import Pods, Shape, pod_manifest, side_by_side
+from .pods import Pods, Shape, interrupted_once, pod_manifest, side_by_side
 
 CORDON_ANNOTATION = "eksfsdp/check-nodes"
 """On a node that this cordoned: why."""
@@ -153,17 +153,18 @@ def _look(
         for number, name in enumerate(found.nodes)
         if name not in found.skipped
     }
-    try:
-        pods.start(wanted)
-        found.skipped |= {node: f"busy: {why}" for node, why in pods.wait(request.pending, show).items()}
-        _measure(pods, group, found, show)
-    finally:
-        show("removing the pods")
+    with interrupted_once():
         try:
-            pods.remove()
-        except (ApiError, WaitError) as error:
-            names = ", ".join(pods.names.values())
-            console.print(Text.assemble(("left behind: ", "yellow"), f"pods {names}: {error}"), soft_wrap=True)
+            pods.start(wanted)
+            found.skipped |= {node: f"busy: {why}" for node, why in pods.wait(request.pending, show).items()}
+            _measure(pods, group, found, show)
+        finally:
+            show("removing the pods")
+            try:
+                pods.remove()
+            except (ApiError, WaitError) as error:
+                names = ", ".join(pods.names.values())
+                console.print(Text.assemble(("left behind: ", "yellow"), f"pods {names}: {error}"), soft_wrap=True)
 
 
 def _environment(backend: Backend) -> dict[str, str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -208,6 +210,26 @@ def side_by_side(act: Callable[[T], R], things: Iterable[T]) -> list[R]:
     if errors:
         raise errors[0]
     return [answers[number] for number in range(len(wanted))]
+
+
+@contextmanager
+def interrupted_once() -> Iterator[None]:
+    """Within the block only the first interrupt raises: those that follow would break off the cleaning up after it."""
+
+    def interrupt(number: int, frame: object) -> None:
+        for other in before:
+            signal.signal(other, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def check_rows(text: str) -> list[dict[str, Any]]:

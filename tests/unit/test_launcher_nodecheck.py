@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from itertools import combinations
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from eks_fsdp.launcher.nodecheck import SIZES, CheckRequest, Findings, check_nodes
 from eks_fsdp.launcher.nodecheck.plan import Measure, device_faults, fault, judge, node_faults, rounds
-from eks_fsdp.launcher.nodecheck.pods import check_rows, measure_of, pod_manifest, side_by_side
+from eks_fsdp.launcher.nodecheck.pods import check_rows, interrupted_once, measure_of, pod_manifest, side_by_side
 from eks_fsdp.spec.bandwidth import GATES, bus_bandwidth
 from eks_fsdp.spec.instances import INSTANCE_TYPES
 from eks_fsdp.trainer import check_nodes as in_pod
@@ -158,6 +159,25 @@ def test_side_by_side_keeps_the_order_and_raises_what_was_raised() -> None:
     assert side_by_side(lambda n: n * 2, [3, 1, 2]) == [6, 2, 4]
     with pytest.raises(ZeroDivisionError):
         side_by_side(lambda n: 1 // n, [1, 0])
+
+
+def test_a_second_interrupt_does_not_break_off_the_cleaning_up() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    cleaned: list[str] = []
+
+    def work() -> None:
+        with interrupted_once():
+            try:
+                signal.raise_signal(signal.SIGINT)
+            finally:
+                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(signal.SIGTERM)
+                cleaned.append("pods")
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert cleaned == ["pods"]
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_findings_judge_what_was_measured() -> None:
