@@ -100,6 +100,7 @@ class Daemon:
         from .eks_provider import EksProvider, EksServer
         from .forwarder import Forwarder
         from .machine_room import SocketMachineRoom
+        from .pod_identity import AWS_SOCKET
         from .user_environment import install_commands
 
         forwarder = Forwarder(self.layout.socket("api.sock"))
@@ -109,6 +110,9 @@ class Daemon:
         account = Account(room, cluster_port, self._cluster_changed)
         url = account.start()
         self._end.callback(account.stop)
+        gate = Forwarder(int(url.rpartition(":")[2]), listen=self.layout.socket(AWS_SOCKET))
+        gate.start()
+        self._end.callback(gate.stop)
         server, aws_port = serve(AwsProvider(account.client, ACCOUNT_ID, REGION))
         self._end.callback(lambda: server.stop(0.5).wait(2))
         eks = EksServer(EksProvider(account.cluster_token))

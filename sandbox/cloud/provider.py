@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 from google.protobuf import empty_pb2
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
 
-from . import compute, eks, iam, network, pod_identity, storage
+from . import compute, eks, guard, iam, network, pod_identity, storage
 from .invokes import UnknownInvoke, invoke
 from .kinds import API_ERRORS, Call, Context, Kind, Step, api_message, is_gone
 from .shapes import Untranslatable
@@ -25,7 +25,7 @@ from .wire import DEFAULTS, UNKNOWN, from_struct, has_unknown, to_struct
 VERSION = "7.51.1"
 """Of the SDK whose types are covered."""
 KINDS: dict[str, Kind] = {
-    kind.token: kind for part in (network, compute, iam, eks, pod_identity, storage) for kind in part.KINDS
+    kind.token: kind for part in (network, compute, iam, eks, pod_identity, storage, guard) for kind in part.KINDS
 }
 """Every resource type that the stand-in covers, by token."""
 
