@@ -1,5 +1,7 @@
 """The Pulumi program: the stack's settings become a platform with its jobs."""
 
+from datetime import UTC, datetime
+
 import pulumi
 
 from eks_fsdp.components.configuration import load_settings, refusals_as_run_errors
@@ -7,6 +9,6 @@ from eks_fsdp.components.platform import TrainingPlatform, TrainingPlatformArgs
 from eks_fsdp.spec.names import PROGRAM_NAME
 
 with refusals_as_run_errors():
-    arguments = TrainingPlatformArgs(settings=load_settings(), stack=pulumi.get_stack())
+    arguments = TrainingPlatformArgs(settings=load_settings(), stack=pulumi.get_stack(), now=datetime.now(UTC))
     for name, value in TrainingPlatform(PROGRAM_NAME, arguments).outputs.items():
         pulumi.export(name, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pulumi
 import pulumi_aws as aws
@@ -42,6 +42,8 @@ class ClusterArgs:
     """The nodes for all that is not training."""
     tags: Mapping[str, str]
     """Tags of every AWS resource."""
+    changing_tags: Mapping[str, str] = field(default_factory=dict)
+    """Tags of the cluster and of its node group alone, such as the expiry."""
 
 
 class Cluster(pulumi.ComponentResource):
@@ -89,7 +91,7 @@ class Cluster(pulumi.ComponentResource):
             skip_default_node_group=True,
             # EKS makes a group of its own for control plane and nodes; a second one would have to be kept in step.
             skip_default_security_groups=True,
-            tags=args.tags,
+            tags={**args.tags, **args.changing_tags},
             opts=child,
         )
         self.system_nodes = eks.ManagedNodeGroup(
@@ -105,7 +107,7 @@ class Cluster(pulumi.ComponentResource):
                 "max_size": args.system_nodes.desired + 1,
             },
             labels={**args.system_nodes.labels, **SYSTEM_NODES},
-            tags=args.tags,
+            tags={**args.tags, **args.changing_tags},
             # A node without these rights never joins; taken from under a live one, its pods lose their addresses.
             opts=pulumi.ResourceOptions(parent=self, depends_on=attachments),
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import pulumi
@@ -17,6 +17,7 @@ from eks_fsdp.spec.names import (
     GPU_PRESENT_LABEL,
     GPU_TAINT_KEY,
     ROLE_LABEL,
+    TAG_GPU_GROUP,
 )
 from eks_fsdp.spec.settings import GpuNodeGroupSettings
 
@@ -147,13 +148,16 @@ class GpuNodeGroupArgs:
     security_group_ids: Sequence[pulumi.Input[str]]
     """On every interface: the cluster's own group, and one that is open to itself for EFA."""
     tags: Mapping[str, str]
-    """Tags of every AWS resource, instances and volumes included."""
+    """Tags of every AWS resource, instances and volumes included: another one here is another instance."""
+    changing_tags: Mapping[str, str] = field(default_factory=dict)
+    """Tags of the node group alone, such as the expiry: they change while its nodes stay."""
 
 
 class GpuNodeGroup(pulumi.ComponentResource):
     """GPU nodes of one type in one zone, tainted so that only what asks for GPUs runs on them."""
 
     node_group_name: pulumi.Output[str]
+    node_group_arn: pulumi.Output[str]
 
     def __init__(self, name: str, args: GpuNodeGroupArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("eksfsdp:gpu:GpuNodeGroup", name, None, opts)
@@ -177,9 +181,10 @@ class GpuNodeGroup(pulumi.ComponentResource):
             # A new template or AMI: by default EKS starts nodes beyond these first, and takes one after the other, though
             # a job is over with the first of its nodes.
             update_config={"update_strategy": "MINIMAL", "max_unavailable_percentage": 100},
-            tags=tags,
+            tags={**tags, **args.changing_tags, TAG_GPU_GROUP: group.name},
             # A new group beside the old one would be twice the nodes, at twice the price where there are that many.
             opts=pulumi.ResourceOptions(parent=self, delete_before_replace=True),
         )
         self.node_group_name = nodes.node_group_name
+        self.node_group_arn = nodes.arn
         self.register_outputs({"node_group_name": self.node_group_name})

@@ -32,6 +32,8 @@ _RESOURCES: dict[tuple[str, str], Callable[[], Callable[..., pulumi.CustomResour
     ("apps/v1", "StatefulSet"): lambda: k8s.apps.v1.StatefulSet,
     ("rbac.authorization.k8s.io/v1", "ClusterRole"): lambda: k8s.rbac.v1.ClusterRole,
     ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"): lambda: k8s.rbac.v1.ClusterRoleBinding,
+    ("rbac.authorization.k8s.io/v1", "Role"): lambda: k8s.rbac.v1.Role,
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"): lambda: k8s.rbac.v1.RoleBinding,
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,18 @@ import pulumi_kubernetes as k8s
 
 from eks_fsdp.spec.base import SettingsError
 from eks_fsdp.spec.names import GPU_GROUP_LABEL, SYSTEM_NAMESPACE, TAG_OWNER, TAG_STACK, TRAINER_METRICS_PORT
+from eks_fsdp.spec.prices import price_lines
+from eks_fsdp.spec.rules.guard import within_reach
 from eks_fsdp.spec.settings import JobSettings, Settings
 from eks_fsdp.spec.versions import TRAINER_REPOSITORY
 
+from .budget import StackBudget, StackBudgetArgs
 from .cluster import SYSTEM_NODES, Cluster, ClusterArgs
 from .device_plugins import DevicePlugins, DevicePluginsArgs
 from .etcd import Etcd, EtcdArgs
 from .gpu_nodes import GpuNodeGroup, GpuNodeGroupArgs
+from .guard import CostGuard, CostGuardArgs, as_of, expired_warning, expiry_tag, moments
+from .idle_guard import GuardedGroup, IdleGuard, IdleGuardArgs
 from .image import ImageRepository, ImageRepositoryArgs, repository_name
 from .monitoring import Monitoring, MonitoringArgs
 from .network import EfaSecurityGroup, EfaSecurityGroupArgs, Network, NetworkArgs
@@ -29,9 +35,12 @@ from .training_job import JobPlan, TrainingJob, TrainingJobArgs
 from .training_operator import TrainingOperator, TrainingOperatorArgs, check_manifests
 
 
-def aws_tags(owner: str, stack: str) -> dict[str, str]:
-    """The tags of every AWS resource: who pays, and which stack it goes with."""
-    return {TAG_OWNER: owner, TAG_STACK: stack}
+def aws_tags(owner: str, stack: str, more: Mapping[str, str]) -> dict[str, str]:
+    """The tags of every AWS resource: who pays, which stack it goes with, and the user's own.
+
+    None of them changes by itself: they are in launch templates, where a change makes new nodes. See `guard.expiry_tag`.
+    """
+    return {**more, TAG_OWNER: owner, TAG_STACK: stack}
 
 
 def namespace(name: str) -> Manifest:
@@ -69,6 +78,10 @@ def image_version(settings: Settings, name: str, job: JobSettings) -> str:
     return f"{settings.image.repository or TRAINER_REPOSITORY}:{settings.image.tag}"
 
 
+BEGINNING = datetime.min.replace(tzinfo=UTC)
+"""Before all times."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingPlatformArgs:
     """Inputs of `TrainingPlatform`."""
@@ -77,6 +90,8 @@ class TrainingPlatformArgs:
     """What the stack file says."""
     stack: str
     """Name of the stack: a tag of every AWS resource, and part of the registry's name."""
+    now: datetime = BEGINNING
+    """The time of this update: what the settings say of a time before it is over. By default, nothing is."""
     work_dir: Path = Path()
     """What relative paths in the settings are relative to; the program's own folder by default."""
 
@@ -104,8 +119,10 @@ class TrainingPlatform(pulumi.ComponentResource):
         super().__init__("eksfsdp:platform:TrainingPlatform", name, None, opts)
         self._prefix = name
         self._args = args
-        self._settings = args.settings
-        self._tags = aws_tags(args.settings.owner, args.stack)
+        self._settings = as_of(args.settings, args.now)
+        self._tags = aws_tags(args.settings.owner, args.stack, args.settings.tags)
+        self._expiry = expiry_tag(args.settings.guard)
+        self._tell()
         # All of them before anything is declared: what is refused here has made nothing.
         plans = {job: job_plan(self._settings, job) for job in self._settings.jobs}
         if self._settings.training_operator.mode == "install":
@@ -131,6 +148,16 @@ class TrainingPlatform(pulumi.ComponentResource):
             )
         self.register_outputs(self.outputs)
 
+    def _tell(self) -> None:
+        """What is refused as of now, and what this update costs. Raises `SettingsError`."""
+        if problems := list(within_reach(self._args.settings, self._args.now)):
+            raise SettingsError("\n".join(problems))
+        if warning := expired_warning(self._args.settings, self._args.now):
+            pulumi.log.warn(warning, self)
+        if pulumi.runtime.is_dry_run() and self._settings.cluster.mode == "create":
+            for line in price_lines(self._settings):
+                pulumi.log.info(line, self)
+
     def _on_aws(self) -> list[pulumi.Resource]:
         """Everything on AWS, and what goes into the cluster; returns what a job needs."""
         settings, name = self._settings, self._prefix
@@ -152,6 +179,7 @@ class TrainingPlatform(pulumi.ComponentResource):
                 private_subnet_ids=list(network.private_subnet_ids.values()),
                 system_nodes=settings.system_nodes,
                 tags=self._tags,
+                changing_tags=self._expiry,
             ),
             # Nodes reach AWS' services through the network's routes: without those they never join.
             pulumi.ResourceOptions(parent=self, providers=[provider], depends_on=[network]),
@@ -168,6 +196,7 @@ class TrainingPlatform(pulumi.ComponentResource):
                     subnet_id=network.private_subnet_ids[group.zone],
                     security_group_ids=[cluster.security_group_id, efa.security_group_id],
                     tags=self._tags,
+                    changing_tags=self._expiry,
                 ),
                 child,
             )
@@ -201,14 +230,57 @@ class TrainingPlatform(pulumi.ComponentResource):
                     cluster_name=cluster.cluster_name,
                     subnet_id=network.private_subnet_ids[zone],
                     security_group_ids=[cluster.security_group_id],
-                    tags=self._tags,
+                    tags={**self._tags, **self._expiry},
                     deleted_with=cluster.control_plane,
                     depends_on=[cluster.system_nodes, *self._namespaces],
                 ),
                 pulumi.ResourceOptions(parent=self, providers=[provider, cluster.provider]),
             )
             before.append(storage)
+        self._guards(provider, cluster, groups)
         return before
+
+    def _guards(self, provider: aws.Provider, cluster: Cluster, groups: list[GpuNodeGroup]) -> None:
+        """What ends GPU nodes that nobody uses, or that are there too long, and tells what they cost."""
+        child = pulumi.ResourceOptions(parent=self, providers=[provider])
+        settings, guard, name = self._settings, self._settings.guard, self._prefix
+        if guard.expiry is not None:
+            expiry = CostGuardArgs(
+                cluster_name=cluster.cluster_name,
+                stack=self._args.stack,
+                due=moments(guard, self._args.now),
+                tags=self._tags,
+            )
+            CostGuard(f"{name}-guard", expiry, child)
+        if guard.budget_usd is not None and guard.budget_email is not None:
+            budget = StackBudgetArgs(
+                stack=self._args.stack, monthly_usd=guard.budget_usd, email=guard.budget_email, tags=self._tags
+            )
+            StackBudget(f"{name}-budget", budget, child)
+        if guard.idle_minutes and groups:
+            idle = IdleGuardArgs(
+                cluster_name=cluster.cluster_name,
+                groups=[
+                    GuardedGroup(
+                        group=wanted.name,
+                        node_group=made.node_group_name,
+                        node_group_arn=made.node_group_arn,
+                        idle=max(wanted.idle, wanted.min),
+                    )
+                    for wanted, made in zip(settings.gpu_nodes, groups, strict=True)
+                ],
+                idle_minutes=guard.idle_minutes,
+                region=settings.region,
+                node_selector=SYSTEM_NODES,
+                tags=self._tags,
+                deleted_with=cluster.control_plane,
+                depends_on=[*self._system, cluster.system_nodes],
+            )
+            IdleGuard(
+                f"{name}-idle",
+                idle,
+                pulumi.ResourceOptions(parent=self, providers=[provider, cluster.provider]),
+            )
 
     def _existing_cluster(self) -> _InCluster:
         """A provider for the cluster of the settings' kubeconfig."""
@@ -233,8 +305,9 @@ class TrainingPlatform(pulumi.ComponentResource):
         own = pulumi.ResourceOptions(parent=self, provider=inside.provider, deleted_with=inside.deleted_with)
         nvidia, efa = (part.mode == "install" for part in (settings.device_plugins.nvidia, settings.device_plugins.efa))
         etcd, monitoring = (part.mode == "install" for part in (settings.etcd, settings.monitoring))
-        system: list[pulumi.Resource] = []
-        if nvidia or efa or etcd or monitoring:
+        idle = settings.cluster.mode == "create" and settings.guard.idle_minutes > 0 and bool(settings.gpu_nodes)
+        self._system = system = list[pulumi.Resource]()
+        if nvidia or efa or etcd or monitoring or idle:
             system.append(declare(f"{name}-namespace-system", namespace(SYSTEM_NAMESPACE), own))
         self._namespaces: list[pulumi.Resource] = []
         if settings.namespace.mode == "install":

@@ -26,6 +26,8 @@ EFA_DEVICE_PLUGIN_IMAGE = (
     f"602401143452.dkr.ecr.us-west-2.amazonaws.com/eks/aws-efa-k8s-device-plugin:v{EFA_DEVICE_PLUGIN_VERSION}"
 )
 DCGM_EXPORTER_IMAGE = f"nvcr.io/nvidia/k8s/dcgm-exporter:{DCGM_EXPORTER_VERSION}-ubuntu22.04"
+GUARD_IMAGE = "public.ecr.aws/lambda/python:3.13.2026.06.05.14"
+"""AWS' own image with Python and boto3: what the idle guard runs in. ``python3.13`` is the expiry function's runtime too."""
 TRAINER_REPOSITORY = "eks-fsdp/trainer"
 """Name of the ECR repository of the trainer's image."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from . import cluster, gpu_nodes, jobs, storage
+from . import cluster, gpu_nodes, guard, jobs, storage
 
 if TYPE_CHECKING:
     from eks_fsdp.spec.settings import Settings
@@ -20,6 +20,9 @@ RULES: tuple[Callable[[Settings], Iterable[str]], ...] = (
     storage.needs_network,
     jobs.fit,
     jobs.teams,
+    guard.ephemeral_expires,
+    guard.guards_own_groups,
+    guard.blocks_start_before_expiry,
 )
 """All of them, in the order in which their problems are told."""
 

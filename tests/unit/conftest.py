@@ -28,6 +28,7 @@ with warnings.catch_warnings():
     # Loaded on first use, with warnings about classes that nobody here uses.
     warnings.simplefilter("ignore")
     _ = (aws.ec2.Vpc, aws.eks.NodeGroup, aws.ecr.Repository, aws.fsx.LustreFileSystem, aws.iam.Role, aws.vpc)
+    _ = (aws.cloudwatch.LogGroup, aws.lambda_.Function, aws.scheduler.Schedule, aws.budgets.Budget)
     _ = (k8s.apps.v1.Deployment, k8s.core.v1.Pod, k8s.rbac.v1.Role, k8s.kustomize.v2.Directory)
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -81,6 +82,16 @@ class _Answers(mocks.Mocks):
                 outputs["latestVersion"] = 1
             case "aws:iam/role:Role":
                 outputs |= {"name": args.name, "arn": f"arn:aws:iam::123456789012:role/{args.name}"}
+            case "aws:eks/nodeGroup:NodeGroup":
+                arn = f"arn:aws:eks:us-west-2:123456789012:nodegroup/cluster-1/{args.name}/0"
+                outputs |= {"nodeGroupName": args.name, "arn": arn}
+            case "aws:cloudwatch/logGroup:LogGroup":
+                outputs |= {"name": args.name, "arn": f"arn:aws:logs:us-west-2:123456789012:log-group:{args.name}"}
+            case "aws:lambda/function:Function":
+                outputs |= {"name": args.name, "arn": f"arn:aws:lambda:us-west-2:123456789012:function:{args.name}"}
+            case "aws:scheduler/scheduleGroup:ScheduleGroup":
+                arn = f"arn:aws:scheduler:us-west-2:123456789012:schedule-group/{args.name}"
+                outputs |= {"name": args.name, "arn": arn}
             case "aws:fsx/lustreFileSystem:LustreFileSystem":
                 outputs |= {"dnsName": "fs-1.fsx.us-west-2.amazonaws.com", "mountName": "abcdefgh"}
         return f"{args.name}-id", outputs

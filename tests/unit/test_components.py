@@ -27,7 +27,10 @@ UNTAGGED = {
     "aws:iam/rolePolicy:RolePolicy",
     "aws:iam/rolePolicyAttachment:RolePolicyAttachment",
     "aws:ecr/lifecyclePolicy:LifecyclePolicy",
+    "aws:lambda/functionEventInvokeConfig:FunctionEventInvokeConfig",
+    "aws:scheduler/schedule:Schedule",
 }
+GUARDED = {"expiry": "2027-01-31T18:00:00Z", "budget_usd": 500, "budget_email": "team@example.com"}
 
 
 def sandbox_settings(**changes: Any) -> Settings:
@@ -45,7 +48,7 @@ def platform(settings: Settings) -> Callable[[], TrainingPlatform]:
 
 @pytest.fixture(scope="module")
 def declared(declare_program: Declare) -> list[Declared]:
-    return declare_program(platform(sandbox_settings()))
+    return declare_program(platform(sandbox_settings(guard=GUARDED)))
 
 
 def of_type(declared: list[Declared], kind: str) -> list[Declared]:
@@ -63,10 +66,14 @@ def one(declared: list[Declared], kind: str, name: str = "") -> Declared:
 
 def test_every_component_has_the_frozen_token_of_its_class(declared: list[Declared]) -> None:
     tokens = {
+        "eksfsdp:budget:StackBudget",
         "eksfsdp:cluster:Cluster",
         "eksfsdp:devices:DevicePlugins",
         "eksfsdp:etcd:Etcd",
         "eksfsdp:gpu:GpuNodeGroup",
+        "eksfsdp:guard:CostGuard",
+        "eksfsdp:guard:IdleGuard",
+        "eksfsdp:identity:PodIdentity",
         "eksfsdp:image:ImageRepository",
         "eksfsdp:job:TrainingJob",
         "eksfsdp:monitoring:Monitoring",
@@ -84,7 +91,7 @@ def test_every_component_has_the_frozen_token_of_its_class(declared: list[Declar
         assert isinstance(token, ast.Constant), name
         assert str(token.value).split(":")[2] == name
         written.add(token.value)
-    assert written == tokens | {"eksfsdp:identity:PodIdentity"}
+    assert written == tokens
 
 
 def component_classes() -> list[tuple[str, ast.ClassDef]]:
@@ -342,6 +349,7 @@ def test_each_part_can_be_left_out(declare_program: Declare) -> None:
         monitoring=off,
         storage=off,
         namespace={"mode": "existing"},
+        guard={"idle_minutes": 0},
         jobs={},
     )
     declared = declare_program(platform(settings))
