@@ -19,6 +19,7 @@ from . import objects, runfolder
 from .errors import UserError, WaitError
 from .kube import ApiError, Cluster
 from .live import console, live_line, progress_text
+from .nodes import enough_nodes
 from .runfolder import SweepPlan
 from .stack import Engine, Platform, find_checkout, open_platform, with_settings
 from .tracker import Asked
@@ -268,8 +269,7 @@ def scaled_group(engine: Engine, platform: Platform, job: JobSettings, needed: i
         yield
         return
     group = groups[0]
-    deployed = platform.deployed_nodes(group.name)
-    if (group.desired if deployed is None else deployed) >= needed:
+    if enough_nodes(engine, platform, group, needed):
         yield
         return
 
