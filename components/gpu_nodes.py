@@ -151,6 +151,8 @@ class GpuNodeGroupArgs:
     """Tags of every AWS resource, instances and volumes included: another one here is another instance."""
     changing_tags: Mapping[str, str] = field(default_factory=dict)
     """Tags of the node group alone, such as the expiry: they change while its nodes stay."""
+    depends_on: Sequence[pulumi.Resource] = ()
+    """What must be there before a node starts: what ends it."""
 
 
 class GpuNodeGroup(pulumi.ComponentResource):
@@ -183,7 +185,7 @@ class GpuNodeGroup(pulumi.ComponentResource):
             update_config={"update_strategy": "MINIMAL", "max_unavailable_percentage": 100},
             tags={**tags, **args.changing_tags, TAG_GPU_GROUP: group.name},
             # A new group beside the old one would be twice the nodes, at twice the price where there are that many.
-            opts=pulumi.ResourceOptions(parent=self, delete_before_replace=True),
+            opts=pulumi.ResourceOptions(parent=self, delete_before_replace=True, depends_on=list(args.depends_on)),
         )
         self.node_group_name = nodes.node_group_name
         self.node_group_arn = nodes.arn

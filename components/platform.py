@@ -185,6 +185,7 @@ class TrainingPlatform(pulumi.ComponentResource):
             pulumi.ResourceOptions(parent=self, providers=[provider], depends_on=[network]),
         )
         efa = EfaSecurityGroup(f"{name}-efa", EfaSecurityGroupArgs(vpc_id=network.vpc_id, tags=self._tags), child)
+        guards = self._expiry_guard(cluster, child)
         groups = [
             GpuNodeGroup(
                 f"{name}-gpu-{group.name}",
@@ -197,6 +198,7 @@ class TrainingPlatform(pulumi.ComponentResource):
                     security_group_ids=[cluster.security_group_id, efa.security_group_id],
                     tags=self._tags,
                     changing_tags=self._expiry,
+                    depends_on=guards,
                 ),
                 child,
             )
@@ -240,18 +242,23 @@ class TrainingPlatform(pulumi.ComponentResource):
         self._guards(provider, cluster, groups)
         return before
 
+    def _expiry_guard(self, cluster: Cluster, child: pulumi.ResourceOptions) -> list[pulumi.Resource]:
+        """What ends GPU nodes at the expiry, if there is one: no node starts before its end is set."""
+        guard = self._settings.guard
+        if guard.expiry is None:
+            return []
+        args = CostGuardArgs(
+            cluster_name=cluster.cluster_name,
+            stack=self._args.stack,
+            due=moments(guard, self._args.now),
+            tags=self._tags,
+        )
+        return [CostGuard(f"{self._prefix}-guard", args, child)]
+
     def _guards(self, provider: aws.Provider, cluster: Cluster, groups: list[GpuNodeGroup]) -> None:
-        """What ends GPU nodes that nobody uses, or that are there too long, and tells what they cost."""
+        """What ends GPU nodes that nobody uses, and tells what the stack costs."""
         child = pulumi.ResourceOptions(parent=self, providers=[provider])
         settings, guard, name = self._settings, self._settings.guard, self._prefix
-        if guard.expiry is not None:
-            expiry = CostGuardArgs(
-                cluster_name=cluster.cluster_name,
-                stack=self._args.stack,
-                due=moments(guard, self._args.now),
-                tags=self._tags,
-            )
-            CostGuard(f"{name}-guard", expiry, child)
         if guard.budget_usd is not None and guard.budget_email is not None:
             budget = StackBudgetArgs(
                 stack=self._args.stack, monthly_usd=guard.budget_usd, email=guard.budget_email, tags=self._tags

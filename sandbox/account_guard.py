@@ -6,6 +6,7 @@ import base64
 import json
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import unquote
 
@@ -96,6 +97,10 @@ class SandboxSchedulerResponse(EventBridgeSchedulerResponse):
             raise Refusal(
                 "ValidationException", f"Invalid Schedule Expression {self._get_param('ScheduleExpression')}."
             )
+        moment = re.fullmatch(r"at\((.+)\)", self._get_param("ScheduleExpression"))
+        # In UTC, whatever the time zone: the program knows no other.
+        if moment and datetime.fromisoformat(moment[1]).replace(tzinfo=UTC) <= datetime.now(UTC):
+            raise Refusal("ValidationException", f"The schedule expression {moment[0]} is in the past.")
         self.scheduler_backend.get_schedule_group(self._get_param("GroupName"))
         role = self._get_param("Target")["RoleArn"]
         known = {r.arn: r for r in iam_backends[self.current_account][self.partition].roles.values()}

@@ -27,7 +27,7 @@ from eks_fsdp.components.gpu_nodes import GpuNodeGroup, GpuNodeGroupArgs
 
 __all__ = ["stand"]
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
-EXPIRY = datetime(2027, 1, 31, 18, tzinfo=UTC)
+EXPIRY = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
 TRUST = '{"Version": "2012-10-17", "Statement": []}'
 
 

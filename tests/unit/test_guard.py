@@ -170,6 +170,11 @@ def test_two_schedules_call_the_function(declared: list[Declared]) -> None:
     assert function["loggingConfig"]["logGroup"] == "p-guard-log"
 
 
+def test_no_gpu_node_starts_before_its_end_is_scheduled(declared: list[Declared]) -> None:
+    needed = {urn.rpartition("::")[2] for urn in one(declared, "aws:eks/nodeGroup:NodeGroup").depends_on}
+    assert {"p-guard-scale", "p-guard-delete", "p-guard-function-rights"} <= needed
+
+
 def test_the_budget_counts_what_has_the_stacks_tag(declared: list[Declared]) -> None:
     budget = one(declared, "aws:budgets/budget:Budget").inputs
     assert budget["costFilters"] == [{"name": "TagKeyValue", "values": ["user:eksfsdp:stack$unit"]}]
