@@ -15,7 +15,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ class Decision:
 
     group: str
     action: str
-    """``used``, ``small`` (it is at its idle count), ``wait`` or ``scale``."""
+    """``used``, ``small`` (it is at its idle count), ``wait``, ``scale``, or ``failed`` where AWS refused to."""
     why: str
     to: int | None = None
     """Nodes to scale to."""
@@ -211,14 +211,11 @@ def look(kube: Kube, groups: Iterable[str]) -> dict[str, str]:
 
 
 def round_(config: Object, kube: Kube, eks: Any, now: float) -> list[Decision]:
-    """Look, decide, and do it. Raises `OSError`, and botocore's errors where AWS refuses."""
-    groups = []
-    for wanted in config["groups"]:
-        found = eks.describe_nodegroup(clusterName=config["cluster"], nodegroupName=wanted["node_group"])["nodegroup"]
-        scaling = found["scalingConfig"]
-        groups.append(
-            Group(wanted["name"], wanted["node_group"], scaling["desiredSize"], scaling["minSize"], wanted["idle"])
-        )
+    """Look, decide, and do it; one group that AWS does not change now holds up no other.
+
+    Raises `OSError`, and botocore's errors where AWS does not tell what there is.
+    """
+    groups = _groups(config, eks)
     place = f"/api/v1/namespaces/{config['namespace']}/configmaps/{config['state']}"
     text = (kube.request("GET", place).get("data") or {}).get("idle", "{}")
     idle = {name: Idle(**value) for name, value in json.loads(text).items()}
@@ -226,14 +223,37 @@ def round_(config: Object, kube: Kube, eks: Any, now: float) -> list[Decision]:
     after = json.dumps({d.group: asdict(d.idle) for d in decisions if d.idle is not None}, sort_keys=True)
     if after != text:
         kube.request("PATCH", place, {"data": {"idle": after}})
-    for group, decision in zip(groups, decisions, strict=True):
-        if decision.to is not None:
-            eks.update_nodegroup_config(
-                clusterName=config["cluster"],
-                nodegroupName=group.node_group,
-                scalingConfig={"desiredSize": decision.to},
-            )
-    return decisions
+    return [_do(config["cluster"], eks, *pair) for pair in zip(groups, decisions, strict=True)]
+
+
+def _groups(config: Object, eks: Any) -> list[Group]:
+    """The groups that are there: one that its expiry has deleted is not."""
+    found = []
+    for wanted in config["groups"]:
+        try:
+            answer = eks.describe_nodegroup(clusterName=config["cluster"], nodegroupName=wanted["node_group"])
+        except ClientError as error:
+            if error.response.get("Error", {}).get("Code") == "ResourceNotFoundException":
+                continue
+            raise
+        scaling = answer["nodegroup"]["scalingConfig"]
+        found.append(
+            Group(wanted["name"], wanted["node_group"], scaling["desiredSize"], scaling["minSize"], wanted["idle"])
+        )
+    return found
+
+
+def _do(cluster: str, eks: Any, group: Group, decision: Decision) -> Decision:
+    """The decision as it came out."""
+    if decision.to is None:
+        return decision
+    try:
+        eks.update_nodegroup_config(
+            clusterName=cluster, nodegroupName=group.node_group, scalingConfig={"desiredSize": decision.to}
+        )
+    except ClientError as error:
+        return replace(decision, action="failed", why=f"{decision.why}: {error}")
+    return decision
 
 
 def tell(what: Mapping[str, Any]) -> None:
@@ -254,6 +274,7 @@ def main(arguments: list[str]) -> int:
             # Read anew: groups come and go.
             config = json.loads(Path(arguments[0]).read_text())
             for decision in round_(config, kube, eks, time.time()):
+                failed |= decision.action == "failed"
                 if told.get(decision.group) != (decision.action, decision.why):
                     told[decision.group] = (decision.action, decision.why)
                     shown = {"group": decision.group, "action": decision.action, "why": decision.why}

@@ -1,4 +1,4 @@
-"""The function of the cost guard, against moto's EKS."""
+"""The function of the cost guard, against the stand-in account: moto's EKS."""
 
 from __future__ import annotations
 
@@ -9,26 +9,54 @@ from typing import Any
 import boto3
 import pytest
 from botocore.exceptions import ClientError
-from moto import mock_aws
 
 from eks_fsdp.components.guards import expire
+from eks_fsdp.sandbox.account import Account
 from eks_fsdp.spec.names import TAG_GPU_GROUP, TAG_STACK
+
+from .machine_room_double import FakeMachineRoom
 
 ROLE = "arn:aws:iam::123456789012:role/nodes"
 GPU = {TAG_STACK: "p5-16", TAG_GPU_GROUP: "p5"}
 
 
+@pytest.fixture(scope="module")
+def account() -> Iterator[Account]:
+    account = Account(FakeMachineRoom(), cluster_port=6443)
+    account.start()
+    iam: Any = account.client("iam")
+    iam.create_role(RoleName="nodes", AssumeRolePolicyDocument="{}")
+    try:
+        yield account
+    finally:
+        account.stop()
+
+
 @pytest.fixture
-def eks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "testing")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
-    monkeypatch.setenv("CLUSTER", "c")
-    monkeypatch.setenv("STACK", "p5-16")
-    with mock_aws():
-        client: Any = boto3.client("eks")
-        client.create_cluster(name="c", roleArn=ROLE, resourcesVpcConfig={"subnetIds": ["subnet-1", "subnet-2"]})
-        yield client
+def eks(account: Account, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """EKS with the cluster ``c``, and the function's environment."""
+    environment = {
+        "AWS_ENDPOINT_URL": account.url,
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_DEFAULT_REGION": account.region,
+        "CLUSTER": "c",
+        "STACK": "p5-16",
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    client: Any = account.client("eks")
+    client.create_cluster(name="c", roleArn=ROLE, resourcesVpcConfig={"subnetIds": subnets(account)})
+    yield client
+    for name in client.list_nodegroups(clusterName="c")["nodegroups"]:
+        client.delete_nodegroup(clusterName="c", nodegroupName=name)
+    client.delete_cluster(name="c")
+
+
+def subnets(account: Account) -> list[str]:
+    """One in each of two zones: a new account has them."""
+    ec2: Any = account.client("ec2")
+    return [subnet["SubnetId"] for subnet in ec2.describe_subnets()["Subnets"][:2]]
 
 
 def make(eks: Any, name: str, tags: dict[str, str], desired: int = 4, least: int = 1) -> None:
@@ -36,7 +64,7 @@ def make(eks: Any, name: str, tags: dict[str, str], desired: int = 4, least: int
         clusterName="c",
         nodegroupName=name,
         nodeRole=ROLE,
-        subnets=["subnet-1"],
+        subnets=eks.describe_cluster(name="c")["cluster"]["resourcesVpcConfig"]["subnetIds"][:1],
         scalingConfig={"minSize": least, "desiredSize": desired, "maxSize": 8},
         tags=tags,
     )
@@ -78,15 +106,9 @@ def test_it_deletes_gpu_groups_and_then_finds_none(eks: Any) -> None:
     assert expire.handler({"action": "delete"}, Context)["done"] == {}
 
 
-class Gone:
-    """An EKS without the cluster; moto itself fails there."""
-
-    def get_paginator(self, operation: str) -> Any:
-        raise ClientError({"Error": {"Code": "ResourceNotFoundException"}}, "ListNodegroups")
-
-
-def test_a_cluster_that_is_gone_has_nothing_left_to_end() -> None:
-    assert end(Gone(), [600])["done"] == {}
+def test_a_cluster_that_is_gone_has_nothing_left_to_end(eks: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLUSTER", "gone")
+    assert expire.handler({"action": "scale"}, Context)["done"] == {}
 
 
 def test_an_action_that_it_does_not_know_fails(eks: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from botocore.exceptions import ClientError
 
 from eks_fsdp.components.guards import idle
 from eks_fsdp.components.guards.idle import Decision, Group, Idle, decide, users
@@ -126,10 +127,14 @@ class Cluster:
     def custom(self, api: str, plural: str) -> list[Any]:
         return self.items(f"/apis/{api}/{plural}")
 
-    def describe_nodegroup(self, **_: Any) -> Any:
+    def describe_nodegroup(self, **request: Any) -> Any:
+        if request["nodegroupName"] == "gone-1":
+            raise ClientError({"Error": {"Code": "ResourceNotFoundException"}}, "DescribeNodegroup")
         return {"nodegroup": {"scalingConfig": {"minSize": 0, "desiredSize": 4, "maxSize": 4}}}
 
     def update_nodegroup_config(self, **request: Any) -> None:
+        if request["nodegroupName"] == "busy-1":
+            raise ClientError({"Error": {"Code": "ResourceInUseException"}}, "UpdateNodegroupConfig")
         self.scaled.append(request)
 
 
@@ -153,6 +158,17 @@ def test_on_half_of_what_there_is_nothing_is_scaled(broken: str) -> None:
     with pytest.raises(OSError, match="refused"):
         idle.round_(CONFIG, kube, cluster, NOW)
     assert cluster.scaled == []
+
+
+def test_a_group_that_is_gone_or_busy_holds_up_no_other() -> None:
+    groups = [("gone", "gone-1", 0), ("busy", "busy-1", 0), ("p5", "p5-1", 0)]
+    since = {"since": 0, "nodes": 4}
+    cluster = Cluster(json.dumps({"busy": since, "p5": since}))
+    kube: Any = cluster
+    decisions = idle.round_(configuration("c", "us-west-2", groups, idle_minutes=20), kube, cluster, NOW)
+    assert [(d.group, d.action) for d in decisions] == [("busy", "failed"), ("p5", "scale")]
+    assert "ResourceInUseException" in decisions[0].why
+    assert [request["nodegroupName"] for request in cluster.scaled] == ["p5-1"]
 
 
 def test_names_are_the_programs() -> None:
