@@ -26,7 +26,8 @@ $(STAMP): requirements/all.txt pyproject.toml
 	@scripts/setup-venv "$(PYTHON)" "$(VENV)"
 
 toolchain: setup ## Find or build the binaries that the sandbox runs
-	@bin=$$($(PY) -m eks_fsdp.sandbox.toolchain) && mkdir -p build && ln -sfn "$$bin/../share/training-operator" build/training-operator
+	@bin=$$($(PY) -m eks_fsdp.sandbox.toolchain) && mkdir -p build && \
+		for part in training-operator kueue; do ln -sfn "$$bin/../share/$$part" build/$$part; done
 
 check: setup ## Lint, types, import contract
 	@$(VENV)/bin/ruff check .

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pulumi
-from pulumi.runtime.config import CONFIG, get_config_env
+from pulumi.runtime.config import CONFIG, get_config_env, get_config_secret_keys_env, is_config_secret
 
 from eks_fsdp.spec.base import SettingsError
 from eks_fsdp.spec.settings import Settings
@@ -17,7 +17,10 @@ def load_settings() -> Settings:
 
     All keys are read, not those that the program knows of: a misspelt one is refused, not ignored.
     """
-    return Settings.from_config(CONFIG.get() or get_config_env())
+    config = CONFIG.get() or get_config_env()
+    # Some language hosts tell which keys are secret by the environment, others by a call before the program.
+    secret = {*get_config_secret_keys_env(), *(key for key in config if is_config_secret(key))}
+    return Settings.from_config(config, secret)
 
 
 @contextmanager

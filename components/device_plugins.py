@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import pulumi
 
+from eks_fsdp.spec.settings import TaintSettings
 from eks_fsdp.spec.versions import EFA_DEVICE_PLUGIN_IMAGE, NVIDIA_DEVICE_PLUGIN_IMAGE
 
+from .job_placement import tolerations
 from .objects import (
     EFA_NODES,
     GPU_NODES,
-    GPU_TOLERATION,
     LOCKED_DOWN,
     Manifest,
     declare,
@@ -24,8 +25,8 @@ from .objects import (
 _PLUGIN_SOCKETS = "/var/lib/kubelet/device-plugins"
 
 
-def nvidia_device_plugin() -> Manifest:
-    """The DaemonSet that offers ``nvidia.com/gpu``."""
+def nvidia_device_plugin(taints: Sequence[TaintSettings] = ()) -> Manifest:
+    """The DaemonSet that offers ``nvidia.com/gpu``, also on nodes with ``taints``."""
     container = {
         "name": "nvidia-device-plugin",
         "image": NVIDIA_DEVICE_PLUGIN_IMAGE,
@@ -35,11 +36,12 @@ def nvidia_device_plugin() -> Manifest:
         "resources": resources("50m", "256Mi"),
         "volumeMounts": [{"name": "plugins", "mountPath": _PLUGIN_SOCKETS}],
     }
-    return _daemon_set("nvidia-device-plugin", GPU_NODES, container, [host_path("plugins", _PLUGIN_SOCKETS)])
+    volumes = [host_path("plugins", _PLUGIN_SOCKETS)]
+    return _daemon_set("nvidia-device-plugin", GPU_NODES, taints, container, volumes)
 
 
-def efa_device_plugin() -> Manifest:
-    """The DaemonSet that offers ``vpc.amazonaws.com/efa``."""
+def efa_device_plugin(taints: Sequence[TaintSettings] = ()) -> Manifest:
+    """The DaemonSet that offers ``vpc.amazonaws.com/efa``, also on nodes with ``taints``."""
     container = {
         "name": "aws-efa-k8s-device-plugin",
         "image": EFA_DEVICE_PLUGIN_IMAGE,
@@ -51,24 +53,33 @@ def efa_device_plugin() -> Manifest:
         ],
     }
     volumes = [host_path("plugins", _PLUGIN_SOCKETS), host_path("infiniband", "/dev/infiniband")]
-    return _daemon_set("aws-efa-device-plugin", EFA_NODES, container, volumes, host_network=True)
+    return _daemon_set("aws-efa-device-plugin", EFA_NODES, taints, container, volumes, host_network=True)
 
 
 def _daemon_set(
-    name: str, nodes: dict[str, str], container: Manifest, volumes: list[Manifest], *, host_network: bool = False
+    name: str,
+    nodes: dict[str, str],
+    taints: Sequence[TaintSettings],
+    container: Manifest,
+    volumes: list[Manifest],
+    *,
+    host_network: bool = False,
 ) -> Manifest:
     pod: Manifest = {
         # Before all else on a node: without it no job is placed there.
         "priorityClassName": "system-node-critical",
         "nodeSelector": nodes,
-        "tolerations": [GPU_TOLERATION, {"key": "CriticalAddonsOnly", "operator": "Exists"}],
+        "tolerations": [*tolerations(taints), {"key": "CriticalAddonsOnly", "operator": "Exists"}],
         "automountServiceAccountToken": False,
         "containers": [container],
         "volumes": volumes,
     }
     if host_network:
         pod["hostNetwork"] = True
-    return workload("DaemonSet", name, pod)
+    manifest = workload("DaemonSet", name, pod)
+    # A few nodes at a time: a plugin that does not start takes the devices of these alone from new jobs.
+    manifest["spec"]["updateStrategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}}
+    return manifest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +90,8 @@ class DevicePluginsArgs:
     """Whether to install the NVIDIA plugin."""
     efa: bool = True
     """Whether to install the EFA plugin."""
+    taints: Sequence[TaintSettings] = ()
+    """Taints of the GPU nodes beside ``nvidia.com/gpu``, of all groups together."""
     depends_on: Sequence[pulumi.Resource] = ()
     """What must be there before: the system namespace."""
 
@@ -90,7 +103,7 @@ class DevicePlugins(pulumi.ComponentResource):
         super().__init__("eksfsdp:devices:DevicePlugins", name, None, opts)
         child = pulumi.ResourceOptions(parent=self, depends_on=list(args.depends_on))
         if args.nvidia:
-            declare(f"{name}-nvidia", nvidia_device_plugin(), child)
+            declare(f"{name}-nvidia", nvidia_device_plugin(args.taints), child)
         if args.efa:
-            declare(f"{name}-efa", efa_device_plugin(), child)
+            declare(f"{name}-efa", efa_device_plugin(args.taints), child)
         self.register_outputs({})

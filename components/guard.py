@@ -38,7 +38,12 @@ def as_of(settings: Settings, now: datetime) -> Settings:
     """The settings that hold at ``now``: after the expiry, every GPU group is at 0 whatever the stack file says."""
     if not has_expired(settings, now):
         return settings
-    groups = [group.model_copy(update={"desired": 0, "min": 0}) for group in settings.gpu_nodes]
+    groups = [
+        group.model_copy(
+            update={"desired": 0, "min": 0, "capacity": group.capacity.model_copy(update={"scheduled_nodes": 0})}
+        )
+        for group in settings.gpu_nodes
+    ]
     return settings.model_copy(update={"gpu_nodes": groups})
 
 
@@ -54,14 +59,14 @@ def expired_warning(settings: Settings, now: datetime) -> str | None:
     )
 
 
-def moments(guard: GuardSettings, now: datetime) -> dict[Action, datetime]:
+def due(guard: GuardSettings, now: datetime) -> dict[Action, datetime]:
     """When each action is still to be done. What is past has no schedule: the program itself keeps the groups at 0."""
     if guard.expiry is None:
         return {}
-    due: dict[Action, datetime] = {"scale": guard.expiry}
+    planned: dict[Action, datetime] = {"scale": guard.expiry}
     if guard.delete_after_hours is not None:
-        due["delete"] = guard.expiry + timedelta(hours=guard.delete_after_hours)
-    return {action: moment for action, moment in due.items() if moment > now}
+        planned["delete"] = guard.expiry + timedelta(hours=guard.delete_after_hours)
+    return {action: moment for action, moment in planned.items() if moment > now}
 
 
 def once(moment: datetime) -> str:
@@ -123,7 +128,7 @@ class CostGuardArgs:
     stack: str
     """Value of the tag ``eksfsdp:stack`` on them. They have ``eksfsdp:gpu-group`` too."""
     due: Mapping[Action, datetime]
-    """What is to be done when; see `moments`."""
+    """What is to be done when; see `due`."""
     tags: Mapping[str, str]
     """Tags of every AWS resource."""
 

@@ -18,11 +18,12 @@ from eks_fsdp.spec.names import (
     SYSTEM_NAMESPACE,
     TRAINER_METRICS,
 )
+from eks_fsdp.spec.settings import TaintSettings
 from eks_fsdp.spec.versions import DCGM_EXPORTER_IMAGE, GRAFANA_IMAGE, PROMETHEUS_IMAGE
 
+from .job_placement import tolerations
 from .objects import (
     GPU_NODES,
-    GPU_TOLERATION,
     LOCKED_DOWN,
     Manifest,
     config_map,
@@ -64,8 +65,8 @@ def dcgm_counters_csv() -> str:
     return "".join(f"{name}, {kind}, {text}\n" for name, (kind, text) in DCGM_COUNTERS.items())
 
 
-def dcgm_exporter() -> list[Manifest]:
-    """ConfigMap and DaemonSet of the exporter."""
+def dcgm_exporter(taints: Sequence[TaintSettings] = ()) -> list[Manifest]:
+    """ConfigMap and DaemonSet of the exporter, also on nodes with ``taints``."""
     counters = dcgm_counters_csv()
     container = {
         "name": "dcgm-exporter",
@@ -89,7 +90,7 @@ def dcgm_exporter() -> list[Manifest]:
     }
     pod: Manifest = {
         "nodeSelector": GPU_NODES,
-        "tolerations": [GPU_TOLERATION],
+        "tolerations": tolerations(taints),
         "automountServiceAccountToken": False,
         "containers": [container],
         "volumes": [
@@ -309,6 +310,8 @@ class MonitoringArgs:
 
     node_selector: Mapping[str, str]
     """Labels of the nodes for Prometheus and Grafana; empty: any without a taint."""
+    taints: Sequence[TaintSettings] = ()
+    """Taints of the GPU nodes beside ``nvidia.com/gpu``, of all groups together."""
     depends_on: Sequence[pulumi.Resource] = ()
     """What must be there before: the system namespace and nodes to run on."""
 
@@ -331,7 +334,7 @@ class Monitoring(pulumi.ComponentResource):
             pulumi.ResourceOptions(parent=self, depends_on=list(args.depends_on), ignore_changes=["data"]),
         )
         for app, manifests in {
-            "dcgm-exporter": dcgm_exporter(),
+            "dcgm-exporter": dcgm_exporter(args.taints),
             "prometheus": prometheus(args.node_selector),
             "grafana": grafana(args.node_selector),
         }.items():

@@ -77,6 +77,8 @@ class StorageArgs:
     """The cluster: volume and claim end with it, the file system does not."""
     depends_on: Sequence[pulumi.Resource] = ()
     """What must be there before: the namespace, and nodes for the driver."""
+    csi_driver: pulumi.Resource | None = None
+    """The add-on of the CSI driver where the cluster has it; None: it is installed here."""
 
 
 class Storage(pulumi.ComponentResource):
@@ -100,9 +102,12 @@ class Storage(pulumi.ComponentResource):
             # Its subnet follows the first GPU group's zone, and another subnet would be a new file system: empty.
             opts=pulumi.ResourceOptions(parent=self, ignore_changes=["subnet_ids"]),
         )
-        # The driver's add-on fails without the agent. It needs no role of its own: it mounts what is there, and makes nothing.
-        agent = self._addon(f"{name}-pod-identity", "eks-pod-identity-agent", args, args.depends_on)
-        driver = self._addon(f"{name}-csi-driver", "aws-fsx-csi-driver", args, [agent])
+        driver = args.csi_driver
+        if driver is None:
+            # The driver's add-on fails without the agent. It needs no role of its own: it mounts what is there, and makes
+            # nothing.
+            agent = self._addon(f"{name}-pod-identity", "eks-pod-identity-agent", args, args.depends_on)
+            driver = self._addon(f"{name}-csi-driver", "aws-fsx-csi-driver", args, [agent])
         volume = declare(
             f"{name}-volume",
             persistent_volume(

@@ -4,35 +4,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pulumi
 import pulumi_kubernetes as k8s
 
 from eks_fsdp.spec.instances import InstanceType
 from eks_fsdp.spec.names import (
-    CHECKPOINT_MOUNT,
-    EFA_RESOURCE,
     ETCD_CLIENT_PORT,
-    GPU_RESOURCE,
     JOB_LABEL,
+    JOB_SERVICE_ACCOUNT,
+    NETWORK_LAYER_LABELS,
+    QUEUE_LABEL,
     RENDEZVOUS_ETCD_V3,
     RUN_LABEL,
+    TEAM_LABEL,
     TRAINER_CONFIG_PATH,
     TRAINER_MODULE,
 )
-from eks_fsdp.spec.settings import JobSettings
+from eks_fsdp.spec.settings import JobSettings, TaintSettings
 
+from . import job_resources, job_volumes
 from .etcd import ETCD_HOST
-from .objects import GPU_TOLERATION, Manifest, digest
+from .job_environment import FROM_POD, TOKEN_VARIABLE, job_environment, token_variable
+from .job_placement import affinity, tolerations
+from .job_security import container_security_context, pod_security_context
+from .objects import Manifest, digest
 
 NAME_LIMIT = 51
 """Characters of a job's name: a pod's is longer by ``-worker-1023``, and 63 is what a host name may have."""
-GRACE_SECONDS = 120
-"""Between SIGTERM and SIGKILL: the trainer saves a checkpoint in between."""
-_CPU_SHARE, _MEMORY_SHARE = 0.9, 0.85
-"""Of a node's total, what a job asks for. The rest is the kubelet's, the daemons', and EFA's huge pages (up to 42 GiB of
-2 TiB on p5, 21 GiB of 1.1 TiB on p4de)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +44,37 @@ class JobPlan:
     settings: JobSettings
     instance: InstanceType
     """Type of the nodes. A worker takes a whole one."""
+    alternatives: Sequence[InstanceType] = ()
+    """More types that the nodes may be of: what is asked for fits the smallest."""
+    efa: bool = True
+    """Whether the nodes' EFA interfaces, where the type has any, are there."""
+    hugepages_2mib: int | None = None
+    """Huge pages of 2 MiB on each node; None: those that EFA's installer sets aside."""
     namespace: str
+    team: str | None = None
+    """Team that the job is labelled with."""
+    queue: str | None = None
+    """Kueue's LocalQueue that admits the job; None: it starts at once."""
+    queue_topology: str | None = None
+    """What the queue chooses nodes by: ``nodes`` or ``network``."""
+    service_account: str = JOB_SERVICE_ACCOUNT
+    """Service account of the pods, in their namespace."""
     node_selector: Mapping[str, str]
     """Labels of the nodes."""
+    taints: Sequence[TaintSettings] = ()
+    """Taints of the nodes beside the GPUs' own."""
     image_version: str
-    """What tells one image from another: a tag, or the user's own image."""
+    """What tells one image from another: tag or digest, or the user's own image."""
     claim: str | None = None
     """PersistentVolumeClaim that is mounted at `CHECKPOINT_MOUNT`."""
+    s3_mounts: Mapping[str, str] = field(default_factory=dict)
+    """Buckets to read, by the name of the mount: the path. The claim ``s3-<name>`` is there already."""
+    scratch: job_volumes.Scratch | None = None
+    """How the node's local disks are reached; None: they are not."""
+    hugging_face: bool = False
+    """Whether the namespace has the Secret with the Hugging Face token."""
+    region: str | None = None
+    """AWS region that the pods' SDKs work in; None: they must be told otherwise."""
     etcd_host: str = ETCD_HOST
     etcd_port: int = ETCD_CLIENT_PORT
 
@@ -67,9 +91,23 @@ class JobPlan:
         return self.settings.processes_per_node or self.instance.gpus
 
     @property
+    def own_image(self) -> bool:
+        """Whether the image is the user's, about which nothing is known here."""
+        return self.settings.image is not None
+
+    @property
     def labels(self) -> dict[str, str]:
         """On the job and on its pods; the program's own win."""
-        return {**self.settings.labels, JOB_LABEL: self.job, RUN_LABEL: self.settings.run}
+        team = {TEAM_LABEL: self.team} if self.team else {}
+        return {**self.settings.labels, JOB_LABEL: self.job, RUN_LABEL: self.settings.run, **team}
+
+    def placement(self) -> dict[str, str]:
+        """Annotations of the pods: how close to each other the queue is to place them."""
+        wanted = self.settings.topology
+        if self.queue is None or self.queue_topology != "network" or wanted == "none":
+            return {}
+        # Where that is too narrow and not required, Kueue goes up layer by layer.
+        return {f"kueue.x-k8s.io/podset-{wanted}-topology": NETWORK_LAYER_LABELS[-1]}
 
     def trainer_json(self) -> str:
         """The configuration file of the training program."""
@@ -77,44 +115,35 @@ class JobPlan:
 
     def environment(self) -> list[Manifest]:
         """Of the container. The user's values win; the operator adds torchrun's own (``PET_*``)."""
-        from_pod = {"PET_LOCAL_ADDR": "status.podIP", "NODE_NAME": "spec.nodeName", "POD_NAME": "metadata.name"}
-        values = {
-            "EKS_FSDP_TRANSPORT": self.settings.transport,
-            # The pod's one interface. Left to itself, NCCL may take a link of the CNI on some nodes.
-            "GLOO_SOCKET_IFNAME": "eth0",
-            "NCCL_SOCKET_IFNAME": "eth0",
-            **_TRANSPORT_ENVIRONMENT[self.settings.transport],
-            **self.settings.env,
-        }
+        own = self.settings.env
+        values = job_environment(self.settings.transport, self.instance, scratch=self.scratch is not None)
+        if self.region:
+            values["AWS_REGION"] = self.region
         return [
             *(
                 {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
-                for name, path in from_pod.items()
-                if name not in self.settings.env
+                for name, path in FROM_POD.items()
+                if name not in own
             ),
-            *({"name": name, "value": value} for name, value in values.items()),
+            *([token_variable()] if self.hugging_face and TOKEN_VARIABLE not in own else []),
+            *({"name": name, "value": value} for name, value in {**values, **own}.items()),
         ]
 
     def devices(self) -> dict[str, str]:
-        """Requests and limits: every GPU and EFA interface of the node, so that nobody else is placed on it."""
-        devices = {GPU_RESOURCE: str(self.instance.gpus)}
-        if self.instance.efa_interfaces:
-            # Without this request libfabric falls back to TCP, whatever the environment says.
-            devices[EFA_RESOURCE] = str(self.instance.efa_interfaces)
-        return devices
+        """GPUs and EFA interfaces that a worker asks for."""
+        return job_resources.devices(self.instance, self.instance.efa_interfaces if self.efa else 0)
 
     def pod(self, name: str, image: object) -> Manifest:
         """Spec of a worker's pod."""
-        folder, _, file = TRAINER_CONFIG_PATH.rpartition("/")
-        mounts = [{"name": "config", "mountPath": folder}, {"name": "shm", "mountPath": "/dev/shm"}]
-        volumes: list[Manifest] = [
-            {"name": "config", "configMap": {"name": name, "items": [{"key": file, "path": file}]}},
-            # Worker processes of data loaders, and NCCL within a node, share memory; a container has 64 MiB by default.
-            {"name": "shm", "emptyDir": {"medium": "Memory"}},
+        settings = self.settings
+        cpu, memory = job_resources.cpu_and_memory([self.instance, *self.alternatives], self.hugepages_2mib)
+        volumes = [
+            job_volumes.config(name),
+            job_volumes.shared_memory(job_resources.shared_memory_mib(self.instance.gpus, memory)),
+            *([job_volumes.checkpoints(self.claim)] if self.claim else []),
+            *([job_volumes.scratch(self.scratch)] if self.scratch else []),
+            *job_volumes.s3_mounts(self.s3_mounts),
         ]
-        if self.claim:
-            mounts.append({"name": "checkpoints", "mountPath": CHECKPOINT_MOUNT})
-            volumes.append({"name": "checkpoints", "persistentVolumeClaim": {"claimName": self.claim}})
         container: Manifest = {
             # The operator sets up the container of this name alone.
             "name": "pytorch",
@@ -122,27 +151,28 @@ class JobPlan:
             "imagePullPolicy": "IfNotPresent",
             "command": ["torchrun", "-m", TRAINER_MODULE, "--config", TRAINER_CONFIG_PATH],
             "env": self.environment(),
-            "resources": {
-                "requests": {
-                    "cpu": str(int(self.instance.vcpus * _CPU_SHARE)),
-                    "memory": f"{int(self.instance.memory_mib * _MEMORY_SHARE)}Mi",
-                    **self.devices(),
-                },
-                "limits": self.devices(),
-            },
-            "volumeMounts": mounts,
+            "securityContext": container_security_context(own_image=self.own_image),
+            "resources": job_resources.worker_resources(cpu, memory, self.devices()),
+            "volumeMounts": [mount for _, mount in volumes],
         }
-        if self.settings.trainer.metrics_port:
-            container["ports"] = [{"name": "metrics", "containerPort": self.settings.trainer.metrics_port}]
+        if settings.trainer.metrics_port:
+            container["ports"] = [{"name": "metrics", "containerPort": settings.trainer.metrics_port}]
+        # A queue that goes by the network names each pod's node itself.
+        placed = {} if self.placement() else affinity(settings.topology, name)
         return {
+            "serviceAccountName": self.service_account,
+            # Rights in AWS come by a token of their own; the job has no business with the Kubernetes API.
             "automountServiceAccountToken": False,
+            "securityContext": pod_security_context(own_image=self.own_image),
             "nodeSelector": dict(self.node_selector),
-            "tolerations": [GPU_TOLERATION],
+            "tolerations": tolerations(self.taints),
+            **({"affinity": placed} if placed else {}),
             # Also on the pod: pods of a job that has failed are kept for their logs, and must not keep their GPUs busy.
-            "activeDeadlineSeconds": self.settings.deadline_minutes * 60,
-            "terminationGracePeriodSeconds": GRACE_SECONDS,
+            "activeDeadlineSeconds": settings.deadline_minutes * 60,
+            "terminationGracePeriodSeconds": settings.grace_seconds,
+            **({"initContainers": [job_volumes.open_scratch(image)]} if self.scratch == "first-disk" else {}),
             "containers": [container],
-            "volumes": volumes,
+            "volumes": [volume for volume, _ in volumes],
         }
 
     def pytorch_job(self, name: str, image: object) -> Manifest:
@@ -151,6 +181,9 @@ class JobPlan:
         As many workers at least as at most, and no metrics: with either the operator would scale the job by itself.
         """
         settings = self.settings
+        pod_metadata: Manifest = {"labels": self.labels}
+        if placement := self.placement():
+            pod_metadata["annotations"] = placement
         elastic: Manifest = {
             "rdzvBackend": settings.rendezvous,
             # Its own for each job: a closed rendezvous of the same id would refuse every newcomer.
@@ -167,7 +200,9 @@ class JobPlan:
             "metadata": {
                 "name": name,
                 "namespace": self.namespace,
-                "labels": self.labels,
+                # The queue suspends the job as it is made, and resumes it; so neither is declared here. The operator
+                # counts activeDeadlineSeconds from then.
+                "labels": {**self.labels, **({QUEUE_LABEL: self.queue} if self.queue else {})},
                 # Declaring a job does not wait for it to end.
                 "annotations": {"pulumi.com/skipAwait": "true"},
             },
@@ -184,24 +219,11 @@ class JobPlan:
                     "Worker": {
                         "replicas": settings.nodes,
                         "restartPolicy": "OnFailure",
-                        "template": {"metadata": {"labels": self.labels}, "spec": self.pod(name, image)},
+                        "template": {"metadata": pod_metadata, "spec": self.pod(name, image)},
                     }
                 },
             },
         }
-
-
-_TRANSPORT_ENVIRONMENT: dict[str, dict[str, str]] = {
-    "efa": {
-        "FI_PROVIDER": "efa",
-        # Huge pages make fork() fail with ENOMEM in data loaders.
-        "FI_EFA_USE_HUGE_PAGE": "0",
-        # A plugin that does not load is an error then, instead of TCP.
-        "NCCL_NET": "AWS Libfabric",
-    },
-    "tcp": {"NCCL_NET": "Socket"},
-    "gloo": {},
-}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,7 +49,20 @@ NamespaceOption = Annotated[
     str | None, typer.Option("--namespace", "-n", help="Namespace of the jobs. [default: the stack's]")
 ]
 PendingOption = Annotated[
-    float, typer.Option("--pending-timeout", metavar="SECONDS", help="Stop a job that is not placed by then, with why.")
+    float,
+    typer.Option(
+        "--pending-timeout",
+        metavar="SECONDS",
+        help="Stop a job that has its nodes and is not placed by then, with why.",
+    ),
+]
+QueueOption = Annotated[
+    float | None,
+    typer.Option(
+        "--queue-timeout",
+        metavar="SECONDS",
+        help="Stop a job that is still in the queue by then, with why. [default: it may wait]",
+    ),
 ]
 SilentOption = Annotated[
     float,
@@ -69,6 +82,7 @@ def run(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for record and logs. [default: .out/STACK-run-TIME]")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Submit and leave; `stop` ends it.")] = False,
+    queue_timeout: QueueOption = None,
     pending_timeout: PendingOption = 900,
     silent_timeout: SilentOption = 900,
 ) -> None:
@@ -88,7 +102,7 @@ def run(
             changes=tuple(set_ or ()),
             out=out,
             detach=detach,
-            limits=Limits(pending=pending_timeout, silent=silent_timeout),
+            limits=Limits(queue=queue_timeout, pending=pending_timeout, silent=silent_timeout),
         )
     )
     if record is not None and record.condition != "Succeeded":
@@ -109,6 +123,7 @@ def sweep(
     warmup: Annotated[int, typer.Option(min=0, help="First steps that do not count.")] = 5,
     out: Annotated[Path | None, typer.Option(help="Folder for the results. [default: .out/STACK-sweep-TIME]")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a sweep that is in the folder.")] = False,
+    queue_timeout: QueueOption = None,
     pending_timeout: PendingOption = 900,
     silent_timeout: SilentOption = 900,
 ) -> None:
@@ -129,7 +144,7 @@ def sweep(
         warmup=warmup,
         out=out,
         overwrite=overwrite,
-        limits=Limits(pending=pending_timeout, silent=silent_timeout),
+        limits=Limits(queue=queue_timeout, pending=pending_timeout, silent=silent_timeout),
     )
     made = reporting.make(Sweep(request).run())
     if not any(point.accepted for point in made.points):

@@ -155,6 +155,17 @@ class Cluster:
             raise
         return sorted(found, key=lambda job: str(job["metadata"].get("creationTimestamp", "")))
 
+    def workload(self, namespace: str, job: Object) -> Object | None:
+        """The queue's view of a PyTorchJob; None where there is none, or it may not be read."""
+        selector = f"kueue.x-k8s.io/job-uid={job['metadata'].get('uid', '')}"
+        try:
+            found = self.items(f"/apis/kueue.x-k8s.io/v1beta2/namespaces/{namespace}/workloads", labelSelector=selector)
+        except ApiError as error:
+            if error.status in (403, 404):
+                return None
+            raise
+        return found[-1] if found else None
+
     def delete_job(self, namespace: str, name: str) -> bool:
         """Delete a PyTorchJob, its pods, and its configuration of the same name. False where there was no job."""
         found = self._delete(f"{_jobs(namespace)}/{name}")

@@ -60,7 +60,9 @@ def live_line(title: str, *, repeat_seconds: float = 15.0) -> Iterator[Line]:
 
 def progress_text(progress: Progress) -> str:
     """One look at a job in one line."""
-    if progress.waiting and progress.running < progress.nodes_asked:
+    if progress.queued:
+        text = f"Queued  {progress.queued}"
+    elif progress.waiting and progress.running < progress.nodes_asked:
         text = f"Pending  {progress.reason}"
     else:
         text = f"{progress.phase}  {progress.running}/{progress.nodes_asked} pods"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
-from eks_fsdp.spec.names import OPERATOR_REPLICA_INDEX_LABEL
+from eks_fsdp.spec.names import OPERATOR_REPLICA_INDEX_LABEL, QUEUE_LABEL
 
 Object = dict[str, Any]
 
@@ -17,6 +17,11 @@ TRAINER_CONTAINER = "pytorch"
 def name_of(thing: Object) -> str:
     """``metadata.name``."""
     return str(thing["metadata"]["name"])
+
+
+def namespace_of(thing: Object) -> str:
+    """``metadata.namespace``."""
+    return str(thing["metadata"]["namespace"])
 
 
 def uid_of(thing: Object) -> str:
@@ -127,6 +132,26 @@ def job_phase(job: Object) -> str:
         if condition.get("status") == "True":
             phase = str(condition.get("type"))
     return phase
+
+
+def is_queued(job: Object) -> bool:
+    """Whether a PyTorchJob waits in a queue. It has no pods then, and is meant to have none."""
+    suspended = bool(job.get("spec", {}).get("runPolicy", {}).get("suspend"))
+    return suspended and QUEUE_LABEL in labels_of(job) and job_end(job) is None
+
+
+def queue_reason(workload: Object | None) -> str:
+    """Why a queued job waits, in the queue's own words."""
+    if workload is None:
+        return "waits in the queue, which has not taken it in yet"
+    conditions = {c.get("type"): c for c in workload.get("status", {}).get("conditions") or []}
+    evicted, reserved = conditions.get("Evicted", {}), conditions.get("QuotaReserved", {})
+    if workload.get("spec", {}).get("active") is False:
+        return f"the queue has given it up: {evicted.get('message') or 'the workload is not active'}"
+    why = reserved.get("message") if reserved.get("status") == "False" else None
+    if evicted.get("status") == "True":
+        why = "; ".join(filter(None, (f"back in it, {evicted.get('reason')}: {evicted.get('message')}", why)))
+    return f"waits in the queue: {why or 'not looked at yet'}"
 
 
 def exit_story(pod: Object) -> str | None:

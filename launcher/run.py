@@ -105,7 +105,7 @@ def run_job(request: RunRequest) -> RunRecord | None:
         except SettingsError as error:
             raise UserError(str(error)) from None
         runfolder.write_kubeconfig(kubeconfig, platform.kubeconfig)
-        cluster = platform.cluster()
+        cluster, namespace = platform.cluster(), platform.namespace_of(settings)
     resource = None
     try:
         with live_line(f"{name} on {settings.nodes} node{'s' if settings.nodes > 1 else ''}") as show:
@@ -127,7 +127,7 @@ def run_job(request: RunRequest) -> RunRecord | None:
             )
             record = Watch(
                 cluster,
-                platform.namespace,
+                namespace,
                 asked,
                 limits=request.limits,
                 on_progress=lambda progress: show(progress_text(progress)),
@@ -139,7 +139,7 @@ def run_job(request: RunRequest) -> RunRecord | None:
             with live_line("Cleaning up") as show:
                 engine.on_step = show
                 try:
-                    _end_job(cluster, platform.namespace, identity)
+                    _end_job(cluster, namespace, identity)
                     engine.down(stack)
                 except UserError as error:
                     _left_behind(stack, engine, str(error))

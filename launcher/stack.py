@@ -34,6 +34,8 @@ QUERY_SECONDS = 60.0
 UP_SECONDS = 3600.0
 GRACE_SECONDS = 20.0
 """For an interrupted engine to finish what is under way."""
+MASK = "**********"
+"""What pydantic shows of a secret."""
 KEEP_SECRETS = ("encryptionsalt", "encryptedkey", "secretsprovider")
 
 
@@ -60,24 +62,41 @@ def stack_file(checkout: Path, stack: str) -> Path:
 def settings_of(content: Mapping[str, Any], source: str) -> Settings:
     """A stack file's settings. Raises `UserError`, one line for each problem."""
     config: dict[str, str] = {}
+    secret: list[str] = []
     for key, value in (content.get("config") or {}).items():
         if isinstance(value, dict) and set(value) == {"secure"}:
             if key.startswith(f"{PROGRAM_NAME}:"):
-                raise UserError(f"{source}: {key} is encrypted; the launcher reads plain settings only")
+                raise UserError(
+                    f"{source}: {key} is encrypted as a whole, and the launcher decrypts nothing; accepted: the secret part "
+                    "of it alone, by `pulumi config set --secret --path`"
+                )
             continue
-        config[key] = value if isinstance(value, str) else json.dumps(value)
+        shown = _without_secrets(value)
+        config[key] = shown if isinstance(shown, str) else json.dumps(shown)
+        if shown != value:
+            secret.append(key)
     try:
-        return Settings.from_config(config)
+        return Settings.from_config(config, secret)
     except SettingsError as error:
         raise UserError(f"{source}: {error}") from None
 
 
 def with_settings(content: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """A stack file's content with these settings in place of its own; other namespaces' keys stay."""
-    config = {k: v for k, v in (content.get("config") or {}).items() if not k.startswith(f"{PROGRAM_NAME}:")}
+    before = content.get("config") or {}
+    config = {k: v for k, v in before.items() if not k.startswith(f"{PROGRAM_NAME}:")}
     for key, value in settings.model_dump(mode="json", exclude_defaults=True).items():
-        config[f"{PROGRAM_NAME}:{key}"] = value
+        name = f"{PROGRAM_NAME}:{key}"
+        # What is encrypted goes on as it is: nobody here knows what it says.
+        config[name] = before[name] if MASK in json.dumps(value) and name in before else value
     return {**{k: content[k] for k in KEEP_SECRETS if k in content}, "config": config}
+
+
+def _without_secrets(value: Any) -> Any:
+    """A configuration value with `MASK` in place of what is encrypted in it."""
+    if isinstance(value, dict):
+        return MASK if set(value) == {"secure"} else {key: _without_secrets(item) for key, item in value.items()}
+    return [_without_secrets(item) for item in value] if isinstance(value, list) else value
 
 
 def _yaml(file: Path) -> dict[str, Any]:
@@ -348,6 +367,10 @@ class Platform:
         """The jobs' namespace."""
         return str(self.outputs.get("namespace") or self.settings.namespace_name)
 
+    def namespace_of(self, job: JobSettings) -> str:
+        """The namespace that a job runs in: its team's, else the stack's own."""
+        return job.team or self.namespace
+
     @property
     def kubeconfig(self) -> dict[str, Any]:
         """The cluster's kubeconfig. Raises `UserError`."""
@@ -365,11 +388,17 @@ class Platform:
     def with_jobs(self, kubeconfig: str, jobs: Mapping[str, JobSettings]) -> Settings:
         """Settings of a stack beside this one: the same cluster and image, these jobs. Raises `SettingsError`."""
         settings = self.settings.on_existing_cluster(kubeconfig, jobs)
-        image, tag = settings.image.repository, settings.image.tag
-        if image is None and self.outputs.get("image"):
+        image = settings.image
+        if image.repository is None and self.outputs.get("image"):
             # The platform's own repository: its address is known now.
-            image, _, tag = str(self.outputs["image"]).rpartition(":")
-        return settings.model_copy(update={"image": ImageSettings(repository=image, tag=tag)})
+            address = str(self.outputs["image"])
+            if "@" in address:
+                repository, _, digest = address.partition("@")
+                image = ImageSettings(repository=repository, tag=image.tag, digest=digest)
+            else:
+                repository, _, tag = address.rpartition(":")
+                image = ImageSettings(repository=repository, tag=tag)
+        return settings.model_copy(update={"image": image})
 
     def deployed_nodes(self, group: str) -> int | None:
         """The node count that was last deployed for a GPU group; None where the outputs do not say."""

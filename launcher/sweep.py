@@ -121,6 +121,8 @@ class Sweep:
         self.id = f"s{secrets.token_hex(3)}"
         self.out = request.out or runfolder.default_folder("sweep", request.stack)
         self.stack = f"{request.stack}-sweep-{self.id}"
+        self.namespace = ""
+        """Of the jobs, once the platform is known."""
         self.records: list[RunRecord] = []
 
     def run(self) -> Path:
@@ -130,7 +132,8 @@ class Sweep:
         with runfolder.gone_if_refused(self.out), live_line(f"Stack {self.request.stack}"):
             runfolder.open_folder(self.out, overwrite=self.request.overwrite)
             platform = open_platform(self.request.stack, engine)
-            job, _ = platform.template(self.request.job)
+            job, template = platform.template(self.request.job)
+            self.namespace = platform.namespace_of(template)
             jobs = plan_jobs(platform, self.request, job, self.id)
             cluster = platform.cluster()
         nodes = sorted(jobs)
@@ -151,7 +154,7 @@ class Sweep:
             f"Sweep [bold]{self.out.name}[/]: job {job} on {', '.join(map(str, nodes))} nodes, "
             f"{jobs[nodes[0]][1].trainer.steps} steps, {self.request.mode} scaling"
         )
-        with scaled_group(engine, platform, jobs[nodes[-1]][1], nodes[-1]), self._own_stack(engine, platform, cluster):
+        with scaled_group(engine, platform, jobs[nodes[-1]][1], nodes[-1]), self._own_stack(engine, cluster):
             self._points(engine, platform, cluster, jobs)
         return self.out
 
@@ -186,22 +189,22 @@ class Sweep:
             _tell(title, record, self.request.warmup)
 
     @contextmanager
-    def _own_stack(self, engine: Engine, platform: Platform, cluster: Cluster) -> Iterator[None]:
+    def _own_stack(self, engine: Engine, cluster: Cluster) -> Iterator[None]:
         try:
             yield
         finally:
             engine.on_step = lambda text: None
             try:
-                self._clean_up(engine, platform, cluster)
+                self._clean_up(engine, cluster)
             except KeyboardInterrupt:
                 _left_behind(f"stack {self.stack}, and jobs with the label {SWEEP_LABEL}={self.id}: interrupted again")
                 raise
 
-    def _clean_up(self, engine: Engine, platform: Platform, cluster: Cluster) -> None:
+    def _clean_up(self, engine: Engine, cluster: Cluster) -> None:
         with live_line("Cleaning up") as show:
             show("jobs")
             try:
-                delete_jobs(cluster, platform.namespace, f"{SWEEP_LABEL}={self.id}")
+                delete_jobs(cluster, self.namespace, f"{SWEEP_LABEL}={self.id}")
             except (ApiError, WaitError) as error:
                 _left_behind(f"jobs with the label {SWEEP_LABEL}={self.id}: {error}")
             show(f"stack {self.stack}")
@@ -218,7 +221,7 @@ def watch_job(
     resource = resource_of(outputs, name)
     return Watch(
         cluster,
-        platform.namespace,
+        sweep.namespace,
         replace(asked, job=resource),
         limits=sweep.request.limits,
         on_progress=lambda progress: show(progress_text(progress)),

@@ -95,9 +95,14 @@ class Progress:
     trouble: str | None = None
     """What went wrong last, such as a container's exit code or an API server that does not answer."""
 
+    queued: str | None = None
+    """Why the job waits in the queue, where it does."""
+
     @property
     def reason(self) -> str | None:
         """Why the job does not run yet, in one line."""
+        if self.queued:
+            return self.queued
         if not self.waiting:
             return None
         texts = list(dict.fromkeys(self.waiting.values()))
@@ -135,6 +140,8 @@ class Tracker:
     created: float | None = None
     phase: str = "Created"
     finished: float | None = None
+    queued: str | None = None
+    """Why the job waits in the queue, where it does. It holds no nodes then."""
     _current: list[str] = field(default_factory=list)
     _waiting: dict[str, str] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -250,6 +257,7 @@ class Tracker:
                 tokens_per_second=last.tokens_per_second if last else None,
                 restarts=self.restarts,
                 trouble=self.trouble,
+                queued=None if self.ended else self.queued,
             )
 
     def record(self) -> RunRecord:

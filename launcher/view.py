@@ -47,7 +47,8 @@ class Place:
     """A cluster, a namespace, and the platform's stack where there is one."""
 
     cluster: Cluster
-    namespace: str
+    namespaces: tuple[str, ...]
+    """The jobs' namespaces: the one that was asked for, else the stack's own and its teams'."""
     platform: Platform | None
     engine: Engine | None
 
@@ -56,17 +57,18 @@ class Place:
 def place(stack: str | None, namespace: str | None) -> Iterator[Place]:
     """The cluster of the stack, else of KUBECONFIG. Raises `UserError`."""
     if stack is None:
-        yield Place(cluster_without_stack(), namespace or DEFAULT_NAMESPACE, None, None)
+        yield Place(cluster_without_stack(), (namespace or DEFAULT_NAMESPACE,), None, None)
         return
     with tempfile.TemporaryDirectory(prefix="eks-fsdp-") as folder:
         engine = Engine(find_checkout(), Path(folder))
         platform = open_platform(stack, engine)
-        yield Place(platform.cluster(), namespace or platform.namespace, platform, engine)
+        every = (platform.namespace, *platform.settings.teams)
+        yield Place(platform.cluster(), (namespace,) if namespace else every, platform, engine)
 
 
 def find_job(at: Place, name: str | None) -> Object:
     """A PyTorchJob by its own name or by its job's; the newest where several match. Raises `UserError`."""
-    jobs = at.cluster.jobs(at.namespace)
+    jobs = _jobs(at)
     found = [
         job
         for job in jobs
@@ -75,8 +77,14 @@ def find_job(at: Place, name: str | None) -> Object:
     if not found:
         known = ", ".join(objects.name_of(job) for job in jobs) or "none"
         what = f"no job {name!r}" if name else "no job"
-        raise UserError(f"{what} in namespace {at.namespace!r}; there: {known}")
+        raise UserError(f"{what} in namespace {' or '.join(map(repr, at.namespaces))}; there: {known}")
     return found[-1]
+
+
+def _jobs(at: Place) -> list[Object]:
+    """PyTorchJobs of all the namespaces, oldest first."""
+    found = [job for namespace in at.namespaces for job in at.cluster.jobs(namespace)]
+    return sorted(found, key=lambda job: objects.created_at(job) or 0.0)
 
 
 def show_status(stack: str | None, namespace: str | None) -> None:
@@ -92,7 +100,14 @@ def _print_nodes(at: Place) -> None:
         for group in at.platform.outputs.get("gpu_node_groups") or []:
             expected[str(group["name"])] = int(group["desired"])
     groups: dict[tuple[str, str], list[Object]] = {}
-    for node in at.cluster.nodes():
+    try:
+        every = at.cluster.nodes()
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        console.print("Nodes: not shown; these credentials may look at jobs alone.")
+        return
+    for node in every:
         labels = objects.labels_of(node)
         group_name = labels.get(GPU_GROUP_LABEL) or labels.get(NODE_GROUP_LABEL, "–")
         groups.setdefault((group_name, labels.get(INSTANCE_TYPE_LABEL, "–")), []).append(node)
@@ -125,24 +140,29 @@ def _allocatable(nodes: list[Object], resource: str) -> int:
 
 
 def _print_jobs(at: Place) -> None:
-    jobs = at.cluster.jobs(at.namespace)
+    jobs = _jobs(at)
     if not jobs:
-        console.print(f"No jobs in namespace {at.namespace}.")
+        console.print(f"No jobs in namespace {' or '.join(at.namespaces)}.")
         return
+    several = len(at.namespaces) > 1
     shown = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for heading in ("Job", "Phase", "Pods", "Restarts", "Age"):
-        shown.add_column(heading, justify="left" if heading in ("Job", "Phase") else "right")
+    for heading in (*(["Namespace"] if several else []), "Job", "Phase", "Pods", "Restarts", "Age"):
+        shown.add_column(heading, justify="left" if heading in ("Namespace", "Job", "Phase") else "right")
     reasons: list[str] = []
     for job in jobs:
-        name = objects.name_of(job)
-        pods = at.cluster.pods(at.namespace, name)
+        name, namespace = objects.name_of(job), objects.namespace_of(job)
+        pods = at.cluster.pods(namespace, name)
         waiting = [] if objects.job_end(job) else [pod for pod in pods if objects.waiting_reason(pod)]
-        events = at.cluster.events(at.namespace, *(objects.name_of(pod) for pod in waiting)) if waiting else []
+        events = at.cluster.events(namespace, *(objects.name_of(pod) for pod in waiting)) if waiting else []
         reasons += [f"{objects.name_of(pod)}: {objects.waiting_reason(pod, events)}" for pod in waiting]
-        phase = objects.job_phase(job)
+        queued = objects.is_queued(job)
+        if queued:
+            reasons.append(f"{name}: {objects.queue_reason(at.cluster.workload(namespace, job))}")
+        phase = "Queued" if queued else objects.job_phase(job)
         colour = {"Succeeded": "green", "Running": "cyan", "Failed": "red"}.get(phase, "yellow")
         running = sum(objects.phase_of(pod) in ("Running", "Succeeded") for pod in pods)
         shown.add_row(
+            *([namespace] if several else []),
             name,
             Text(phase, colour),
             f"{running}/{len(pods)}",
@@ -157,13 +177,20 @@ def _print_jobs(at: Place) -> None:
 def show_logs(stack: str | None, namespace: str | None, job: str | None, *, follow: bool, every: bool) -> None:
     """Print logs: the leader's (the pods that print rows), or with ``every`` all pods'. Raises `UserError`."""
     with place(stack, namespace) as at:
-        name = objects.name_of(find_job(at, job))
+        found = find_job(at, job)
+        name, namespace = objects.name_of(found), objects.namespace_of(found)
         if follow:
-            _follow(at, name, every=every)
+            _follow(at.cluster, namespace, name, every=every)
             return
-        pods = sorted(at.cluster.pods(at.namespace, name), key=objects.replica_of)
-        texts = {objects.name_of(pod): _whole_log(at, pod) for pod in pods if objects.container_has_started(pod)}
+        pods = sorted(at.cluster.pods(namespace, name), key=objects.replica_of)
+        texts = {
+            objects.name_of(pod): _whole_log(at.cluster, pod) for pod in pods if objects.container_has_started(pod)
+        }
         if not texts:
+            if objects.is_queued(found):
+                raise UserError(
+                    f"job {name} has no log yet; {objects.queue_reason(at.cluster.workload(namespace, found))}"
+                )
             waiting = [f"{objects.name_of(p)}: {objects.waiting_reason(p)}" for p in pods if objects.waiting_reason(p)]
             raise UserError(f"job {name} has no log yet; " + ("; ".join(waiting) or "it has no pods"))
         leaders = [pod for pod, lines in texts.items() if any(map(is_row, lines))] or list(texts)[:1]
@@ -173,16 +200,16 @@ def show_logs(stack: str | None, namespace: str | None, job: str | None, *, foll
                     _say(pod if every else None, line)
 
 
-def _whole_log(at: Place, pod: Object) -> list[str]:
-    name, cursor = objects.name_of(pod), Cursor()
+def _whole_log(cluster: Cluster, pod: Object) -> list[str]:
+    name, namespace, cursor = objects.name_of(pod), objects.namespace_of(pod), Cursor()
     lines: list[str] = []
     if objects.restart_count(pod):
         try:
-            lines += read_log(at.cluster, at.namespace, name, cursor, previous=True)
+            lines += read_log(cluster, namespace, name, cursor, previous=True)
         except ApiError as error:
             if error.status not in (400, 404):
                 raise
-    lines += read_log(at.cluster, at.namespace, name, cursor)
+    lines += read_log(cluster, namespace, name, cursor)
     return lines
 
 
@@ -208,7 +235,7 @@ class LeaderFilter:
         return [] if self._leaders or not self._held else self._held[min(self._held)]
 
 
-def _follow(at: Place, name: str, *, every: bool) -> None:
+def _follow(cluster: Cluster, namespace: str, name: str, *, every: bool) -> None:
     lines: queue.Queue[tuple[str, str]] = queue.Queue()
     followers: dict[str, PodFollower] = {}
     leader = LeaderFilter()
@@ -218,19 +245,24 @@ def _follow(at: Place, name: str, *, every: bool) -> None:
     try:
         while True:
             try:
-                job = at.cluster.job(at.namespace, name)
-                pods = at.cluster.pods(at.namespace, name)
+                job = cluster.job(namespace, name)
+                pods = cluster.pods(namespace, name)
+                queued = job is not None and objects.is_queued(job)
+                in_queue = objects.queue_reason(cluster.workload(namespace, job)) if job and queued else None
                 answered = time.monotonic()
             except ApiError as error:
                 if not error.passes or time.monotonic() - answered > UNREACHABLE_SECONDS:
                     raise
                 time.sleep(AWAY_SECONDS)
                 continue
+            if in_queue and in_queue not in told:
+                told.add(in_queue)
+                console.print(Text(f"{name} {in_queue}", "yellow"), soft_wrap=True)
             for pod in pods:
                 uid = objects.uid_of(pod)
                 if uid not in followers:
                     emit = lambda pod_name, _, line: lines.put((pod_name, line))  # noqa: E731
-                    followers[uid] = PodFollower(at.cluster, at.namespace, pod, emit)
+                    followers[uid] = PodFollower(cluster, namespace, pod, emit)
                     followers[uid].start()
                 reason = objects.waiting_reason(pod)
                 if (
@@ -281,12 +313,13 @@ def stop_job(stack: str | None, namespace: str | None, job: str) -> None:
     """Delete a job and wait for its pods to go; a stack that the launcher made for it goes too. Raises `UserError`."""
     with place(stack, namespace) as at:
         found = find_job(at, job)
-        name, run = objects.name_of(found), objects.labels_of(found).get(RUN_LABEL)
+        name, namespace = objects.name_of(found), objects.namespace_of(found)
+        run = objects.labels_of(found).get(RUN_LABEL)
         if at.platform is None and run and is_own_run(run):
             raise UserError(f"job {name} has a Pulumi stack of its own, which goes with it: pass -s STACK")
         with live_line(f"Stopping {name}"):
-            at.cluster.delete_job(at.namespace, name)
-            wait_until_gone(at.cluster, at.namespace, name, GONE_SECONDS)
+            at.cluster.delete_job(namespace, name)
+            wait_until_gone(at.cluster, namespace, name, GONE_SECONDS)
             if at.platform is not None and at.engine is not None and run:
                 own = run_stack(at.platform.stack, run)
                 if at.engine.exists(own):

@@ -21,7 +21,9 @@ class Limits:
     """Seconds after which a wait is given up and the job stopped."""
 
     pending: float = 900.0
-    """From the job's creation, or its pods' disappearance, until all its pods run."""
+    """From the job's start, or its pods' disappearance, until all its pods run. Time in the queue does not count."""
+    queue: float | None = None
+    """In the queue, where the job holds no nodes; None: for as long as it takes."""
     silent: float = 900.0
     """Without a new row while all pods run: loading, compiling or a step that takes longer is a hang."""
     unreachable: float = UNREACHABLE_SECONDS
@@ -57,6 +59,7 @@ class Watch:
         self._followers: dict[str, PodFollower] = {}
         """By the pod's uid."""
         self._last_answer = self._last_row = self._last_complete = time.monotonic()
+        self._queued_since: float | None = None
         self._no_pods: str | None = None
         self._absence: str | None = None
         """What was told of an API server that does not answer."""
@@ -91,7 +94,11 @@ class Watch:
                 if not tracker.labels.get(node):
                     tracker.see_node(node, self._cluster.node_labels(node))
             job = self._cluster.job(self._namespace, self._asked.job)
-            if not pods:
+            queued = job is not None and objects.is_queued(job)
+            tracker.queued = (
+                objects.queue_reason(self._cluster.workload(self._namespace, job)) if job and queued else None
+            )
+            if not pods and not queued:
                 self._no_pods = self._why_no_pods() if job else f"PyTorchJob {self._asked.job} does not exist"
             tracker.see_job(job, now)
         except ApiError as error:
@@ -104,9 +111,13 @@ class Watch:
             return
         self._last_answer = time.monotonic()
         complete = tracker.progress(now).running >= self._asked.nodes
-        if complete:
+        if not tracker.queued:
+            self._queued_since = None
+        elif self._queued_since is None:
+            self._queued_since = time.monotonic()
+        if complete or tracker.queued:
             self._last_complete = time.monotonic()
-        else:
+        if not complete:
             self._last_row = time.monotonic()
 
     def _follow(self, pods: list[Object]) -> None:
@@ -137,6 +148,10 @@ class Watch:
 
     def _enforce_limits(self) -> None:
         now = time.monotonic()
+        queued = now - (self._queued_since or now)
+        if self._limits.queue is not None and queued > self._limits.queue:
+            self.stop(f"in the queue for more than {self._limits.queue:.0f} s: {self.tracker.queued}")
+            return
         pending, silent = now - self._last_complete, now - self._last_row
         if pending > self._limits.pending:
             why = self.tracker.progress(time.time(), self._no_pods).reason or "not all pods run"

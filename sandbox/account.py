@@ -6,23 +6,30 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import Any
 
 import boto3
+import moto.autoscaling.urls
 import moto.backends
 import moto.ec2.urls
 import moto.eks.urls
+import moto.resourcegroups.urls
 import moto.ssm.urls
 from botocore.client import BaseClient
 from botocore.config import Config
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from werkzeug.serving import make_server
 
+from .account_autoscaling import SCALING, SandboxAutoScalingResponse
+from .account_capacity import CAPACITY
 from .account_ec2 import PLACEMENT_GROUPS, SandboxEC2Response, SandboxSSMResponse
 from .account_eks import SandboxEKSResponse, kubeconfig
 from .account_eks_parts import CURRENT, Hooks
 from .account_guard import is_invocation, route_guard
 from .account_pod_identity import PATHS as POD_IDENTITY_PATHS
+from .account_resource_groups import PATHS as RESOURCE_GROUP_PATHS
+from .account_resource_groups import SandboxResourceGroupsResponse
 from .layout import ACCESS_KEY, ACCOUNT_ID, REGION, SECRET_KEY
 from .machine_room import MachineRoom
 
@@ -37,7 +44,7 @@ _EKS_PATHS = (
     "{0}/cluster-versions$",
     *POD_IDENTITY_PATHS,
 )
-_WARM = ("sts", "ec2", "iam", "eks", "ecr", "ssm", "fsx", "logs", "lambda", "scheduler", "budgets")
+_WARM = ("sts", "ec2", "iam", "eks", "ecr", "ssm", "fsx", "resource-groups", "logs", "lambda", "scheduler", "budgets")
 """Services whose models are loaded before the account says that it is ready."""
 
 
@@ -45,6 +52,9 @@ def extend_moto() -> None:
     """Route moto's EC2, SSM and EKS to the extended response classes. Harmless when done twice."""
     moto.ec2.urls.url_paths["{0}/"] = SandboxEC2Response.dispatch
     moto.ssm.urls.url_paths["{0}/$"] = SandboxSSMResponse.dispatch
+    moto.autoscaling.urls.url_paths["{0}/$"] = SandboxAutoScalingResponse.dispatch
+    for path in RESOURCE_GROUP_PATHS:
+        moto.resourcegroups.urls.url_paths[path] = SandboxResourceGroupsResponse.dispatch
     for path in (*moto.eks.urls.url_paths, *_EKS_PATHS):
         moto.eks.urls.url_paths[path] = SandboxEKSResponse.dispatch
     route_guard()
@@ -103,6 +113,8 @@ class Account:
             backends: Any = moto.backends.get_backend(service)  # type: ignore[call-overload]
             backends[ACCOUNT_ID]["aws" if service in ("iam", "sts", "budgets") else self.region].reset()
         PLACEMENT_GROUPS.reset()
+        CAPACITY.reset()
+        SCALING.reset()
         CURRENT.hooks = self._hooks
         app = _Serialised(self._hooks.lock)
         server: Any = make_server("127.0.0.1", 0, app, threaded=True, request_handler=MotoRequestHandler)
@@ -128,6 +140,20 @@ class Account:
             if key not in self._clients:
                 self._clients[key] = account_client(self.url, *key)
             return self._clients[key]
+
+    def run_schedules(self, now: datetime) -> None:
+        """Do what Auto Scaling would have done by ``now``: the account has no clock of its own."""
+        from moto.eks.models import eks_backends
+
+        eks: Any = self.client("eks")
+        for action in SCALING.due(now):
+            for cluster in eks_backends[ACCOUNT_ID][self.region].clusters.values():
+                for name, group in cluster.nodegroups.items():
+                    made: Any = group.resources
+                    if made["autoScalingGroups"][0]["name"] == action["AutoScalingGroupName"]:
+                        wanted = {"minSize": "MinSize", "maxSize": "MaxSize", "desiredSize": "DesiredCapacity"}
+                        sizes = {key: action[source] for key, source in wanted.items() if source in action}
+                        eks.update_nodegroup_config(clusterName=cluster.name, nodegroupName=name, scalingConfig=sizes)
 
     def kubeconfig(self, cluster: str) -> dict[str, Any]:
         """The kubeconfig of a cluster that exists. Raises `KeyError`."""
@@ -188,10 +214,18 @@ def leftovers(client: Callable[[str], Any]) -> list[str]:
             add("NAT gateway", gateway["NatGatewayId"], gateway.get("Tags", ()))
     for address in ec2.describe_addresses()["Addresses"]:
         add("elastic IP", address["AllocationId"], address.get("Tags", ()))
+    for volume in ec2.describe_volumes()["Volumes"]:
+        add("EBS volume", volume["VolumeId"], volume.get("Tags", ()))
     for template in ec2.describe_launch_templates(MaxResults=200)["LaunchTemplates"]:
         add("launch template", f"{template['LaunchTemplateId']} {template['LaunchTemplateName']}")
     for group in ec2.describe_placement_groups()["PlacementGroups"]:
         add("placement group", group["GroupName"])
+    for action in client("autoscaling").describe_scheduled_actions()["ScheduledUpdateGroupActions"]:
+        add("scheduled action", action["ScheduledActionName"])
+    for reserved in ec2.describe_capacity_reservations()["CapacityReservations"]:
+        # A block is bought by hand, and cannot be given back.
+        if reserved["State"] == "active" and reserved["ReservationType"] != "capacity-block":
+            add("capacity reservation", reserved["CapacityReservationId"], reserved.get("Tags", ()))
     for reservation in ec2.describe_instances()["Reservations"]:
         for instance in reservation["Instances"]:
             if instance["State"]["Name"] != "terminated":

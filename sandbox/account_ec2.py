@@ -5,21 +5,19 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from moto.core.exceptions import ServiceException
-from moto.core.responses import ActionResult
+from moto.core.responses import ActionResult, EmptyResult
 from moto.ec2.models.instance_types import INSTANCE_TYPES
-from moto.ec2.responses import EC2Response
 from moto.ssm.responses import SimpleSystemManagerResponse
 
+from .account_capacity import CAPACITY
+from .account_ec2_capacity import CapacityRequests
+from .account_errors import Refusal as Refusal
 from .refusals import launch_template_problems
 
 _EKS_AMI = re.compile(r"^/aws/service/(eks/optimized-ami|bottlerocket)/.+/(image_id|release_version|image_version)$")
-
-
-class Refusal(ServiceException):
-    """An error of the API. A class of ours: moto looks a ServiceException's service up by the module of its class."""
 
 
 class PlacementGroups:
@@ -87,7 +85,7 @@ def instance_type(name: str) -> dict[str, Any] | None:
     return dict(found) if found is not None else None
 
 
-class SandboxEC2Response(EC2Response):
+class SandboxEC2Response(CapacityRequests):
     """moto's EC2 with placement groups, and launch templates refused as EC2 and EKS refuse them."""
 
     def create_launch_template(self) -> ActionResult:
@@ -122,6 +120,35 @@ class SandboxEC2Response(EC2Response):
         if interface is not None and interface.id in self.ec2_backend.enis:
             del self.ec2_backend.enis[interface.id]
         return result
+
+    def delete_vpc_endpoints(self) -> ActionResult:
+        """moto keeps the endpoints' network interfaces; EC2 does not."""
+        endpoints = [self.ec2_backend.vpc_end_points.get(key) for key in self._get_param("VpcEndpointIds", [])]
+        interfaces = [key for endpoint in endpoints if endpoint for key in endpoint.network_interface_ids or []]
+        result: ActionResult = super().delete_vpc_endpoints()
+        for interface in interfaces:
+            self.ec2_backend.enis.pop(interface, None)
+        return result
+
+    def create_tags(self) -> ActionResult:
+        """CreateTags, of what moto does not know too."""
+        tags = {tag["Key"]: tag["Value"] for tag in self._get_param("Tags", [])}
+        return EmptyResult() if self._tag_own(tags, ()) else super().create_tags()
+
+    def delete_tags(self) -> ActionResult:
+        """DeleteTags, of what moto does not know too."""
+        keys = [tag["Key"] for tag in self._get_param("Tags", [])]
+        return EmptyResult() if self._tag_own({}, keys) else super().delete_tags()
+
+    def _tag_own(self, add: Mapping[str, str], remove: Iterable[str]) -> bool:
+        """Whether the request is about placement groups or reservations."""
+        things = [*PLACEMENT_GROUPS.get(self.region, [], []), *CAPACITY.kept(self.region)]
+        wanted = set(self._get_param("Resources", []))
+        mine = [t for t in things if wanted & {t.get("GroupId"), t.get("CapacityReservationId")}]
+        for thing in mine:
+            tags = {tag["Key"]: tag["Value"] for tag in thing["Tags"]} | dict(add)
+            thing["Tags"] = [{"Key": key, "Value": value} for key, value in tags.items() if key not in remove]
+        return bool(mine)
 
     def create_placement_group(self) -> ActionResult:
         """CreatePlacementGroup."""

@@ -11,9 +11,12 @@ from typing import Any
 
 from moto.core.exceptions import ServiceException
 from moto.core.responses import ActionResult
+from moto.logs.models import logs_backends
 
 from eks_fsdp.spec.versions import KUBERNETES_PATCH, KUBERNETES_VERSION
 
+from .account_autoscaling import SCALING
+from .account_capacity import CAPACITY
 from .account_ec2 import instance_type, placement_group_exists
 from .account_eks_parts import ACCESS_POLICIES, refuse, update_answer
 from .account_pod_identity import PodIdentities
@@ -80,6 +83,7 @@ class SandboxEKSResponse(PodIdentities):
                 if value is not None:
                     setattr(cluster, _snake(key), value)
             cluster.resources_vpc_config = self._complete_vpc_config(cluster, vpc_config)
+            self._write_logs(cluster, self._get_param("logging"))
             cluster.status = "ACTIVE"
         self.hooks.cluster_changed(
             name, kubeconfig(name, cluster.endpoint, cluster.certificate_authority["data"], cluster.admin_token)
@@ -123,6 +127,15 @@ class SandboxEKSResponse(PodIdentities):
             entry = self._new_entry(cluster, arn, {})
             entry["policies"][f"arn:aws:eks::aws:cluster-access-policy/{ACCESS_POLICIES[0]}"] = {"type": "cluster"}
 
+    def _write_logs(self, cluster: Any, logging: Mapping[str, Any] | None) -> None:
+        """Logs that are kept need a log group. EKS makes one that is not there, and nobody deletes it."""
+        if not logging:
+            return
+        cluster.logging = logging
+        group, logs = f"/aws/eks/{cluster.name}/cluster", logs_backends[self.current_account][self.region]
+        if any(entry.get("enabled") for entry in logging["clusterLogging"]) and group not in logs.groups:
+            logs.create_log_group(group, {})
+
     def delete_cluster(self) -> ActionResult:
         """DeleteCluster: ends the control plane with all that runs under it."""
         name = self._get_param("name")
@@ -147,8 +160,7 @@ class SandboxEKSResponse(PodIdentities):
             vpc_config = self._get_param("resourcesVpcConfig")
             if vpc_config:
                 cluster.resources_vpc_config = {**cluster.resources_vpc_config, **vpc_config}
-            if self._get_param("logging"):
-                cluster.logging = self._get_param("logging")
+            self._write_logs(cluster, self._get_param("logging"))
             access = self._get_param("accessConfig")
             if access:
                 cluster.access_config = {**cluster.access_config, **access}
@@ -196,11 +208,12 @@ class SandboxEKSResponse(PodIdentities):
             made.node_repair_config = self._get_param("nodeRepairConfig")
             made.health = {"issues": []}
             made.launch_template = self._pinned_template(made.launch_template)
-            spec = self._node_spec(made)
+            spec = self._started(made)
         try:
             self.hooks.machine_room.put_node_group(group, spec)
         except MachineRoomError as error:
             with self.hooks.lock:
+                CAPACITY.release(made.arn)
                 self.eks_backend.delete_nodegroup(name, group)
             raise refuse(str(error), "ServerException") from None
         return ActionResult({"nodegroup": made})
@@ -247,6 +260,15 @@ class SandboxEKSResponse(PodIdentities):
                 f"Availability Zone ({zone}). It is offered in {where}."
             )
 
+    def _started(self, group: Any) -> dict[str, Any]:
+        """What the machine room is told: as many nodes as there is capacity for; EKS' health issues say why not all."""
+        spec = self._node_spec(group)
+        template = self._template_data(group.launch_template)
+        start = CAPACITY.start(self.region, group.arn, spec["desired"], [spec["instance_type"]], spec["zone"], template)
+        group.health = {"issues": start.issues}
+        SCALING.sized(group.resources["autoScalingGroups"][0]["name"], start)
+        return {**spec, "desired": start.nodes}
+
     def _node_spec(self, group: Any) -> dict[str, Any]:
         template = self._template_data(group.launch_template)
         type_name = (list(group.instance_types) or [template.get("InstanceType")])[0]
@@ -285,7 +307,10 @@ class SandboxEKSResponse(PodIdentities):
             if problem:
                 raise refuse(f"scalingConfig: {problem}")
             result = super().update_nodegroup_config()
-            spec = self._node_spec(found)
+            for key in ("updateConfig", "nodeRepairConfig"):
+                if self._get_param(key) is not None:
+                    setattr(found, _snake(key), self._get_param(key))
+            spec = self._started(found)
         self._ask(lambda room: room.put_node_group(group, spec))
         return result
 
@@ -304,7 +329,7 @@ class SandboxEKSResponse(PodIdentities):
                 found.launch_template = self._pinned_template(template)
             found.version = self._get_param("version") or found.version
             found.release_version = self._get_param("releaseVersion") or found.release_version
-            spec = self._node_spec(found)
+            spec = self._started(found)
         self._ask(lambda room: room.put_node_group(group, spec))
         return ActionResult({"update": update_answer("VersionUpdate")})
 
@@ -316,6 +341,8 @@ class SandboxEKSResponse(PodIdentities):
         self._ask(lambda room: room.delete_node_group(group))
         with self.hooks.lock:
             self.eks_backend.delete_nodegroup(name, group)
+            CAPACITY.release(found.arn)
+            SCALING.forget(found.resources["autoScalingGroups"][0]["name"])
         found.status = "DELETING"
         return ActionResult({"nodegroup": found})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 import uuid
@@ -14,12 +15,13 @@ from urllib.parse import unquote
 from moto.core.responses import ActionResult
 from moto.eks.responses import EKSResponse
 
+from eks_fsdp.spec.addons import addon_version
 from eks_fsdp.spec.versions import KUBERNETES_VERSION
 
-from .account_ec2 import Refusal
+from .account_errors import Refusal
 from .machine_room import MachineRoom
 
-ADDON_VERSIONS = {
+_OLDER_VERSIONS = {
     "vpc-cni": "v1.20.4-eksbuild.1",
     "coredns": "v1.12.4-eksbuild.1",
     "kube-proxy": "v1.34.0-eksbuild.4",
@@ -30,8 +32,13 @@ ADDON_VERSIONS = {
     "aws-mountpoint-s3-csi-driver": "v2.1.0-eksbuild.1",
     "metrics-server": "v0.8.0-eksbuild.2",
     "eks-node-monitoring-agent": "v1.4.1-eksbuild.1",
+    "amazon-cloudwatch-observability": "v5.2.3-eksbuild.1",
 }
-"""Add-ons that the account knows, and the version that it installs where none is asked for."""
+ADDON_VERSIONS = {
+    name: tuple(dict.fromkeys((addon_version(name, KUBERNETES_VERSION, {}) or older, older)))
+    for name, older in _OLDER_VERSIONS.items()
+}
+"""Add-ons that the account knows with their versions, the newest first: it is installed where none is asked for."""
 
 ACCESS_POLICIES = (
     "AmazonEKSClusterAdminPolicy",
@@ -112,6 +119,7 @@ class EKSParts(EKSResponse):
             if name in cluster.addons:
                 raise refuse("Addon already exists.", "ResourceInUseException")
             version = self._addon_version(name, self._get_param("addonVersion"))
+            self._check_configuration(self._get_param("configurationValues"))
             now = datetime.now(UTC)
             addon = {
                 "addonName": name,
@@ -135,7 +143,23 @@ class EKSParts(EKSResponse):
                 f"Addon {name} specified is not supported in {KUBERNETES_VERSION} kubernetes version; "
                 f"this stand-in knows {', '.join(ADDON_VERSIONS)}"
             )
-        return version or ADDON_VERSIONS[name]
+        if version not in (None, *ADDON_VERSIONS[name]):
+            raise refuse(
+                f"Addon version specified is not supported: {name} {version}; "
+                f"this stand-in knows {', '.join(ADDON_VERSIONS[name])}"
+            )
+        return version or ADDON_VERSIONS[name][0]
+
+    @staticmethod
+    def _check_configuration(text: str | None) -> None:
+        if text is None:
+            return
+        try:
+            value = json.loads(text)
+        except ValueError as error:
+            raise refuse(f"ConfigurationValue is not in valid JSON: {error}") from None
+        if not isinstance(value, dict):
+            raise refuse("ConfigurationValue is no JSON object")
 
     def describe_addon(self) -> ActionResult:
         """DescribeAddon."""
@@ -148,6 +172,7 @@ class EKSParts(EKSResponse):
     def update_addon(self) -> ActionResult:
         """UpdateAddon."""
         addon = self._addon()
+        self._check_configuration(self._get_param("configurationValues"))
         with self.hooks.lock:
             if self._get_param("addonVersion"):
                 addon["addonVersion"] = self._addon_version(addon["addonName"], self._get_param("addonVersion"))
@@ -165,7 +190,7 @@ class EKSParts(EKSResponse):
         return ActionResult({"addon": {**addon, "status": "DELETING"}})
 
     def describe_addon_versions(self) -> ActionResult:
-        """DescribeAddonVersions: one version of each, for the control plane's Kubernetes."""
+        """DescribeAddonVersions, for the control plane's Kubernetes."""
         wanted = self.querystring.get("addonName", [None])[0]
         addons = [
             {
@@ -177,11 +202,12 @@ class EKSParts(EKSResponse):
                     {
                         "addonVersion": version,
                         "architecture": ["amd64", "arm64"],
-                        "compatibilities": [{"clusterVersion": KUBERNETES_VERSION, "defaultVersion": True}],
+                        "compatibilities": [{"clusterVersion": KUBERNETES_VERSION, "defaultVersion": place == 0}],
                     }
+                    for place, version in enumerate(versions)
                 ],
             }
-            for name, version in ADDON_VERSIONS.items()
+            for name, versions in ADDON_VERSIONS.items()
             if wanted in (None, name)
         ]
         return ActionResult({"addons": addons})

@@ -62,6 +62,8 @@ class Daemon:
         self.stopping = threading.Event()
         self._end = contextlib.ExitStack()
         self._machine: Any = None
+        self._account: Any = None
+        self._ebs: Any = None
 
     def progress(self, what: str) -> None:
         """Tell `sandbox up` what is being waited for."""
@@ -107,7 +109,7 @@ class Daemon:
         cluster_port = forwarder.start()
         self._end.callback(forwarder.stop)
         room = SocketMachineRoom(self.layout.socket("machine.sock"))
-        account = Account(room, cluster_port, self._cluster_changed)
+        self._account = account = Account(room, cluster_port, self._cluster_changed)
         url = account.start()
         self._end.callback(account.stop)
         gate = Forwarder(int(url.rpartition(":")[2]), listen=self.layout.socket(AWS_SOCKET))
@@ -157,10 +159,17 @@ class Daemon:
             return f"({error})"
 
     def _cluster_changed(self, name: str, kubeconfig: dict[str, Any] | None) -> None:
+        from .ebs_provisioner import EbsProvisioner
+
+        if self._ebs is not None:
+            self._ebs.stop()
+            self._ebs = None
         if kubeconfig is None:
             self.layout.kubeconfig.unlink(missing_ok=True)
         else:
             write_json(self.layout.kubeconfig, kubeconfig)
+            self._ebs = EbsProvisioner(name, kubeconfig, self._account.client)
+            self._ebs.start()
 
     def watch(self) -> None:
         """Until the end is asked for; tells when the machine room has ended by itself."""

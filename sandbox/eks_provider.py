@@ -323,7 +323,8 @@ class ClusterComponent(pulumi.ComponentResource):
                 "tags": tags,
             },
             ("name", "arn", "endpoint", "certificateAuthority", "identities"),
-            self._child,
+            # As the real component: it is a property of the creation alone.
+            pulumi.ResourceOptions(parent=self, ignore_changes=["bootstrapSelfManagedAddons"]),
         )
 
     def _addons(self, cluster: Child) -> None:

@@ -88,6 +88,8 @@ class ImageTable:
             return self._program("etcd", "/usr/local/bin/etcd")
         if parsed.base == "training-operator":
             return self._program("training-operator", "/manager")
+        if parsed.base == "kueue":
+            return self._program("kueue", "/manager")
         if parsed.base == "prometheus":
             return self._program("prometheus", "/bin/prometheus")
         if parsed.base == "dcgm-exporter":

@@ -15,6 +15,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 TOLD = 32
+ENGINE_IS_GONE = "resource monitor shut down"
 
 
 def main() -> int:
@@ -60,8 +61,10 @@ def main() -> int:
     except pulumi.RunError as error:
         pulumi.log.error(str(error))
         return TOLD
-    except Exception:  # noqa: BLE001 - whatever the program raises is shown as its own error
-        pulumi.log.error(f"the program failed:\n{user_traceback(program)}")
+    except Exception as error:  # noqa: BLE001 - whatever the program raises is shown as its own error
+        # The engine ended it because a resource failed, and has told of that.
+        if ENGINE_IS_GONE not in str(error):
+            pulumi.log.error(f"the program failed:\n{user_traceback(program)}")
         return TOLD
     finally:
         workers.shutdown(wait=True)

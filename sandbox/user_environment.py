@@ -12,8 +12,14 @@ from typing import Any
 
 from eks_fsdp.spec.versions import PULUMI_KUBERNETES_VERSION
 
+from . import aws_command
 from .layout import ACCESS_KEY, SECRET_KEY, Layout
 
+_AWS_SCRIPT = """#!/bin/sh
+# The sandbox's stand-in of the AWS CLI: see aws_command.py.
+exec {python} -I -S -c 'import runpy, sys; file, config, *rest = sys.argv[1:]; sys.exit(runpy.run_path(file)["main"](config, rest))' \\
+  {file} {kubeconfig} "$@"
+"""
 _POLICY_SCRIPT = """#!/bin/sh
 # pulumi-analyzer-policy-python [-virtualenv=FOLDER] ENGINE PACK, in the pack's folder.
 python={python}
@@ -39,8 +45,16 @@ def install_commands(layout: Layout, toolchain: Path) -> None:
     code = f"import sys; sys.path.insert(0, {str(source)!r}); from eks_fsdp.sandbox.language_host import main; main()"
     script = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(code)} "$@"\n'
     _script(layout.bin / "pulumi-language-python", script)
+    _script(
+        layout.bin / "aws",
+        _AWS_SCRIPT.format(python=_q(sys.executable), file=_q(aws_command.__file__), kubeconfig=_q(layout.kubeconfig)),
+    )
     # Engines up to 3.215 start Python policy packs by this command instead of asking the language host.
     _script(layout.bin / "pulumi-analyzer-policy-python", _POLICY_SCRIPT.format(python=shlex.quote(sys.executable)))
+
+
+def _q(value: object) -> str:
+    return shlex.quote(str(value))
 
 
 def _script(path: Path, text: str) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
 _NAMES_A_FIELD = re.compile(r"[a-z_][\w.\[\]]*: ")
 
@@ -22,16 +22,23 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, use_attribute_docstrings=True)
 
     @classmethod
-    def parse(cls, value: object, *, root: str = "") -> Self:
-        """Validate ``value``; every problem is reported in one `SettingsError`, one line each."""
+    def parse(cls, value: object, *, root: str = "", secret: Collection[str] = ()) -> Self:
+        """Validate ``value``; every problem is reported in one `SettingsError`, one line each.
+
+        ``secret``: keys at the top of ``value`` of which no error shows anything.
+        """
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            raise SettingsError("\n".join(explain(error, cls, value, root))) from None
+            raise SettingsError("\n".join(explain(error, cls, root, secret))) from None
 
 
-def explain(error: ValidationError, model: type[BaseModel], value: object, root: str) -> Iterable[str]:
-    """One line for each problem: setting, value, reason, what is accepted."""
+def explain(error: ValidationError, model: type[BaseModel], root: str, secret: Collection[str] = ()) -> Iterable[str]:
+    """One line for each problem: setting, value, reason, what is accepted.
+
+    No value is shown below a key of ``secret``, nor in a part of the settings that has a secret in it: what stands in the
+    wrong place there may be that secret.
+    """
     for problem in error.errors(include_url=False):
         path = setting_path(root, problem["loc"])
         if problem["type"] == "extra_forbidden":
@@ -47,7 +54,8 @@ def explain(error: ValidationError, model: type[BaseModel], value: object, root:
             yield f"{path}.{message}" if problem["loc"] and _NAMES_A_FIELD.match(message) else message
         else:
             shown = problem["input"]
-            given = "" if isinstance(shown, (dict, list)) else f" (got {shown!r})"
+            hidden = isinstance(shown, (dict, list)) or holds_secret(model, problem["loc"], secret)
+            given = "" if hidden else f" (got {shown!r})"
             yield f"{path}: {problem['msg']}{given}"
 
 
@@ -59,8 +67,27 @@ def setting_path(root: str, loc: Iterable[int | str]) -> str:
     return path or "settings"
 
 
+def holds_secret(model: type[BaseModel], loc: Iterable[int | str], secret: Collection[str] = ()) -> bool:
+    """Whether ``loc`` is, or is in, a part of the settings that has a `SecretStr`, or is below a key of ``secret``."""
+    path = tuple(loc)
+    if path and path[0] in secret:
+        return True
+    parts = [_model_at(model, path[: end + 1]) for end in range(len(path))]
+    return any(
+        SecretStr in (field.annotation, *getattr(field.annotation, "__args__", ()))
+        for part in parts
+        if part
+        for field in part.model_fields.values()
+    )
+
+
 def known_keys(model: type[BaseModel], loc: Iterable[int | str]) -> list[str]:
     """The keys that are accepted at ``loc``, by following the annotations down from ``model``."""
+    found = _model_at(model, loc)
+    return list(found.model_fields) if found else []
+
+
+def _model_at(model: type[BaseModel], loc: Iterable[int | str]) -> type[BaseModel] | None:
     current: Any = model
     for part in loc:
         if isinstance(current, type) and issubclass(current, BaseModel) and part in current.model_fields:
@@ -68,6 +95,7 @@ def known_keys(model: type[BaseModel], loc: Iterable[int | str]) -> list[str]:
         while not (isinstance(current, type) and issubclass(current, BaseModel)):
             nested = [a for a in getattr(current, "__args__", ()) if a not in (str, int, type(None), Ellipsis)]
             if not nested:
-                return []
+                return None
             current = nested[-1]
-    return list(current.model_fields)
+    found: type[BaseModel] = current
+    return found

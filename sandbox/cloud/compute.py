@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from eks_fsdp.sandbox.refusals import launch_template_problems
@@ -119,9 +120,16 @@ LAUNCH_TEMPLATE = Kind(
     auto_name="name",
     name_limit=128,
     volatile=frozenset({"latestVersion", "defaultVersion"}),
+    # New tags of the template itself are no new version of it.
+    volatile_on=frozenset({"description", *_DATA.values()}),
     checks=(_template_checks,),
     tagged=ec2_tagger,
 )
+
+
+def _tag_placement_group(context: Context, add: Mapping[str, str], remove: list[str]) -> None:
+    """By its id: the provider's own is the group's name."""
+    ec2_tagger(replace(context, id=context.state["placementGroupId"]), add, remove)
 
 
 PLACEMENT_GROUP = Kind(
@@ -149,9 +157,10 @@ PLACEMENT_GROUP = Kind(
         "tags": tag_map,
     },
     delete=Call("delete_placement_group", {"GroupName": identity}),
-    replaces=frozenset({"name", "strategy", "partitionCount", "spreadLevel", "tags"}),
+    replaces=frozenset({"name", "strategy", "partitionCount", "spreadLevel"}),
     auto_name="name",
     delete_before_replace=True,
+    tagged=_tag_placement_group,
 )
 
 KINDS: tuple[Kind, ...] = (LAUNCH_TEMPLATE, PLACEMENT_GROUP)

@@ -297,7 +297,8 @@ NODE_GROUP = Kind(
     ignored=frozenset({"forceUpdateVersion"}),
     auto_name="nodeGroupName",
     name_limit=63,
-    volatile=frozenset({"resources", "releaseVersion"}),
+    # The Auto Scaling group stays the same one.
+    volatile=frozenset({"releaseVersion"}),
     checks=(_scaling_check, _types_check),
     tagged=_TAGGER,
 )

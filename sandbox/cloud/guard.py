@@ -1,4 +1,4 @@
-"""What the cost guard is made of: log groups, functions, schedules, budgets."""
+"""What the cost guard is made of: functions, schedules, budgets."""
 
 from __future__ import annotations
 
@@ -25,61 +25,6 @@ def _read(operation: str, result: str | None, **params: Any) -> Any:
         return dict(answer[result] if result else answer)
 
     return read
-
-
-def _log_group(context: Context) -> Mapping[str, Any] | None:
-    found = context.client.describe_log_groups(logGroupNamePrefix=context.id)["logGroups"]
-    return next(({**g, "tags": _log_tags(context, g)} for g in found if g["logGroupName"] == context.id), None)
-
-
-def _log_tags(context: Context, group: Mapping[str, Any]) -> Any:
-    return context.client.list_tags_for_resource(resourceArn=_without_star(group))["tags"]
-
-
-def _without_star(group: Mapping[str, Any]) -> str:
-    """The provider gives a log group's ARN without the ``:*`` that the API puts after it."""
-    return str(group["arn"]).removesuffix(":*")
-
-
-def _tag_log_group(context: Context, add: Mapping[str, str], remove: list[str]) -> None:
-    arn = context.state["arn"]
-    if remove:
-        context.client.untag_resource(resourceArn=arn, tagKeys=remove)
-    if add:
-        context.client.tag_resource(resourceArn=arn, tags=dict(add))
-
-
-LOG_GROUP = Kind(
-    token="aws:cloudwatch/logGroup:LogGroup",
-    service="logs",
-    create=Call(
-        "create_log_group",
-        {"logGroupName": "name", "kmsKeyId": "kmsKeyId", "logGroupClass": "logGroupClass"},
-        tags="tags",
-    ),
-    id=lambda context: str(context.inputs["name"]),
-    read=_log_group,
-    observed={
-        "name": "logGroupName",
-        "arn": _without_star,
-        "retentionInDays": "retentionInDays",
-        "logGroupClass": "logGroupClass",
-        "tags": tag_map,
-    },
-    delete=Call("delete_log_group", {"logGroupName": identity}),
-    updates=(
-        Update(
-            ("retentionInDays",),
-            Call("put_retention_policy", {"logGroupName": identity, "retentionInDays": "retentionInDays"}),
-            at_creation=True,
-        ),
-    ),
-    replaces=frozenset({"name", "namePrefix", "logGroupClass", "kmsKeyId"}),
-    ignored=frozenset({"skipDestroy"}),
-    auto_name="name",
-    name_limit=512,
-    tagged=_tag_log_group,
-)
 
 
 def _zip(context: Context) -> bytes:
@@ -371,4 +316,4 @@ BUDGET = Kind(
     tagged=_tag_budget,
 )
 
-KINDS = (LOG_GROUP, FUNCTION, EVENT_INVOKE_CONFIG, SCHEDULE_GROUP, SCHEDULE, BUDGET)
+KINDS = (FUNCTION, EVENT_INVOKE_CONFIG, SCHEDULE_GROUP, SCHEDULE, BUDGET)

@@ -61,6 +61,21 @@ def _parameter(args: Args, clients: Clients, region: str) -> dict[str, Any]:
     }
 
 
+def _secret_version(args: Args, clients: Clients, region: str) -> dict[str, Any]:
+    found = clients("secretsmanager").get_secret_value(SecretId=args["secretId"])
+    return {
+        "id": f"{args['secretId']}|AWSCURRENT",
+        "arn": found["ARN"],
+        "secretId": args["secretId"],
+        "secretString": found["SecretString"],
+        "secretBinary": "",
+        "versionId": found["VersionId"],
+        "versionStages": found["VersionStages"],
+        "createdDate": found["CreatedDate"].isoformat(),
+        "region": region,
+    }
+
+
 def _cluster(args: Args, clients: Clients, region: str) -> dict[str, Any]:
     found = clients("eks").describe_cluster(name=args["name"])["cluster"]
     return {
@@ -154,6 +169,7 @@ INVOKES: dict[str, Callable[[Args, Clients, str], dict[str, Any]]] = {
     "aws:index/getRegion:getRegion": _region,
     "aws:index/getAvailabilityZones:getAvailabilityZones": _zones,
     "aws:ssm/getParameter:getParameter": _parameter,
+    "aws:secretsmanager/getSecretVersion:getSecretVersion": _secret_version,
     "aws:eks/getCluster:getCluster": _cluster,
     "aws:eks/getAddonVersion:getAddonVersion": _addon_version,
     "aws:eks/getClusterVersions:getClusterVersions": _cluster_versions,

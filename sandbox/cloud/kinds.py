@@ -161,6 +161,8 @@ class Kind:
     name_limit: int = 255
     volatile: frozenset[str] = frozenset()
     """Outputs that an update may change."""
+    volatile_on: frozenset[str] = frozenset()
+    """Inputs of which a change does so; empty: any."""
     checks: tuple[Callable[[Context], Iterable[Failure]], ...] = ()
     """Refusals beyond the API's model; run at preview too, when all inputs may not be known."""
     tagged: Callable[[Context, Mapping[str, str], list[str]], None] | None = None

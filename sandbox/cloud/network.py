@@ -301,8 +301,46 @@ ROUTE_TABLE_ASSOCIATION = Kind(
     observed={"routeTableId": "RouteTableId", "subnetId": "SubnetId", "gatewayId": "GatewayId"},
     delete=Call("disassociate_route_table", {"AssociationId": identity}),
     replaces=frozenset({"routeTableId", "subnetId", "gatewayId"}),
+    # A subnet has one association: the old one goes before the new one comes.
     delete_before_replace=True,
 )
+
+
+def _read_block(context: Context) -> Mapping[str, Any] | None:
+    filters = [{"Name": "cidr-block-association.association-id", "Values": [context.id]}]
+    for vpc in context.client.describe_vpcs(Filters=filters)["Vpcs"]:
+        for block in vpc["CidrBlockAssociationSet"]:
+            if block["AssociationId"] == context.id:
+                return {"VpcId": vpc["VpcId"], **block}
+    return None
+
+
+VPC_CIDR_BLOCK = Kind(
+    token="aws:ec2/vpcIpv4CidrBlockAssociation:VpcIpv4CidrBlockAssociation",
+    service="ec2",
+    create=Call("associate_vpc_cidr_block", {"VpcId": "vpcId", "CidrBlock": "cidrBlock"}),
+    id="CidrBlockAssociation.AssociationId",
+    read=_read_block,
+    observed={"vpcId": "VpcId", "cidrBlock": "CidrBlock"},
+    delete=Call("disassociate_vpc_cidr_block", {"AssociationId": identity}),
+    replaces=frozenset({"vpcId", "cidrBlock"}),
+)
+
+
+def _change_endpoint(context: Context) -> None:
+    request: dict[str, Any] = {}
+    for source, noun in (
+        ("routeTableIds", "RouteTableIds"),
+        ("subnetIds", "SubnetIds"),
+        ("securityGroupIds", "SecurityGroupIds"),
+    ):
+        old, new = set(context.old.get(source) or []), set(context.inputs.get(source) or [])
+        request |= {f"Add{noun}": sorted(new - old)} if new - old else {}
+        request |= {f"Remove{noun}": sorted(old - new)} if old - new else {}
+    if context.changed("privateDnsEnabled"):
+        request["PrivateDnsEnabled"] = bool(context.inputs.get("privateDnsEnabled"))
+    context.client.modify_vpc_endpoint(VpcEndpointId=context.id, **request)
+
 
 VPC_ENDPOINT = Kind(
     token="aws:ec2/vpcEndpoint:VpcEndpoint",
@@ -337,7 +375,8 @@ VPC_ENDPOINT = Kind(
         "tags": tag_map,
     },
     delete=Call("delete_vpc_endpoints", {"VpcEndpointIds": lambda context: [context.id]}),
-    replaces=frozenset({"vpcId", "serviceName", "vpcEndpointType", "routeTableIds", "subnetIds", "securityGroupIds"}),
+    updates=(Update(("routeTableIds", "subnetIds", "securityGroupIds", "privateDnsEnabled"), _change_endpoint),),
+    replaces=frozenset({"vpcId", "serviceName", "vpcEndpointType"}),
     delete_before_replace=True,
     arn=_EC2_ARN + "vpc-endpoint/{id}",
     tagged=ec2_tagger,
@@ -607,6 +646,7 @@ KINDS = (
     ROUTE_TABLE,
     ROUTE,
     ROUTE_TABLE_ASSOCIATION,
+    VPC_CIDR_BLOCK,
     VPC_ENDPOINT,
     SECURITY_GROUP,
     SECURITY_GROUP_RULE,

@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 from google.protobuf import empty_pb2
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
 
-from . import compute, eks, guard, iam, network, pod_identity, storage
+from . import capacity, compute, eks, guard, iam, logs, network, pod_identity, storage
 from .invokes import UnknownInvoke, invoke
 from .kinds import API_ERRORS, Call, Context, Kind, Step, api_message, is_gone
 from .shapes import Untranslatable
@@ -25,7 +25,9 @@ from .wire import DEFAULTS, UNKNOWN, from_struct, has_unknown, to_struct
 VERSION = "7.51.1"
 """Of the SDK whose types are covered."""
 KINDS: dict[str, Kind] = {
-    kind.token: kind for part in (network, compute, iam, eks, pod_identity, storage, guard) for kind in part.KINDS
+    kind.token: kind
+    for part in (network, compute, capacity, iam, eks, logs, pod_identity, storage, guard)
+    for kind in part.KINDS
 }
 """Every resource type that the stand-in covers, by token."""
 
@@ -78,9 +80,16 @@ class AwsProvider(provider_pb2_grpc.ResourceProviderServicer):
         tags = _decoded(args.get("defaultTags")) or {}
         region = args.get("region") or self._region
         config = Config(self._region if region == UNKNOWN else str(region), tags.get("tags") or {})
+        self._refuse_account(args, context)
         with self._lock:
             self._configs[context.peer()] = self._last = config
         return provider_pb2.ConfigureResponse(acceptSecrets=False, supportsPreview=True, acceptResources=False)
+
+    def _refuse_account(self, args: Mapping[str, Any], context: Any) -> None:
+        """As the real provider does before it touches anything."""
+        allowed, forbidden = (_list(args.get(key)) for key in ("allowedAccountIds", "forbiddenAccountIds"))
+        if self._account in forbidden or (allowed and self._account not in allowed):
+            _fail(context, f"AWS account ID not allowed: {self._account}")
 
     def _config(self, context: Any) -> Config:
         """Of the connection; of the last one configured, where the engine has connected anew."""
@@ -219,7 +228,15 @@ class AwsProvider(provider_pb2_grpc.ResourceProviderServicer):
         if stuck:
             _fail(context, f"updating {kind.token}: the sandbox's stand-in cannot change {', '.join(stuck)} in place")
         if request.preview:
-            values = {**state, **_plain(inputs), **{name: UNKNOWN for name in kind.volatile if name not in inputs}}
+            volatile = kind.volatile if not kind.volatile_on or changed & kind.volatile_on else frozenset[str]()
+            # What the API says of an object beside the program's own words stays known.
+            both = {
+                key: {**state[key], **value}
+                for key, value in _plain(inputs).items()
+                if isinstance(value, Mapping) and isinstance(state.get(key), Mapping) and key not in kind.maps
+            }
+            values = {**state, **_plain(inputs), **both}
+            values |= {name: UNKNOWN for name in volatile if name not in inputs}
             values |= {"tagsAll": dict(operation.tags)} if kind.tagged else {}
             return provider_pb2.UpdateResponse(properties=to_struct(values))
         try:
@@ -356,6 +373,12 @@ def _decoded(value: Any) -> Any:
         except ValueError:
             return None
     return value if isinstance(value, Mapping) else None
+
+
+def _list(value: Any) -> list[str]:
+    """A list of a provider's configuration, which the engine sends as JSON text."""
+    found = json.loads(value) if isinstance(value, str) and value not in ("", UNKNOWN) else value
+    return [str(item) for item in found] if isinstance(found, list) else []
 
 
 def _fail(context: Any, message: str) -> NoReturn:

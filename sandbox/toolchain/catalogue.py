@@ -9,6 +9,7 @@ from pathlib import Path
 from eks_fsdp.spec.versions import (
     ETCD_VERSION,
     KUBERNETES_PATCH,
+    KUEUE_VERSION,
     PROMETHEUS_VERSION,
     PULUMI_CLI_VERSION,
     PULUMI_KUBERNETES_VERSION,
@@ -103,6 +104,12 @@ MODULES: tuple[Module, ...] = (
             Binary(name="training-operator", package="github.com/kubeflow/training-operator/cmd/training-operator.v1"),
         ),
         data=(("github.com/kubeflow/training-operator", "manifests", "training-operator"),),
+    ),
+    Module(
+        name="kueue",
+        binaries=(Binary(name="kueue", package="sigs.k8s.io/kueue/cmd/kueue"),),
+        ldflags=f"-X sigs.k8s.io/kueue/pkg/version.GitVersion=v{KUEUE_VERSION}",
+        data=(("sigs.k8s.io/kueue", "config", "kueue"),),
     ),
     Module(
         name="prometheus",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from . import cluster, gpu_nodes, guard, jobs, storage
+from . import addresses, capacity, cluster, gpu_nodes, guard, jobs, network, storage
 
 if TYPE_CHECKING:
     from eks_fsdp.spec.settings import Settings
@@ -16,10 +16,26 @@ if TYPE_CHECKING:
 RULES: tuple[Callable[[Settings], Iterable[str]], ...] = (
     gpu_nodes.names,
     gpu_nodes.zones,
+    gpu_nodes.efa,
+    gpu_nodes.alternatives,
+    gpu_nodes.ami,
+    capacity.capacity,
+    capacity.block_outlasts_jobs,
+    network.zones_of_region,
+    network.pod_range,
+    cluster.offered,
     cluster.efa_needs_version,
+    cluster.addon_versions,
+    cluster.cni_knows_efa_only,
     storage.needs_network,
     jobs.fit,
     jobs.teams,
+    jobs.queue,
+    jobs.grace,
+    jobs.environment,
+    jobs.labels,
+    jobs.mounts,
+    addresses.fit,
     guard.ephemeral_expires,
     guard.guards_own_groups,
     guard.blocks_start_before_expiry,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from pydantic import Field, model_validator
@@ -95,10 +95,11 @@ class Settings(Strict):
         return groups[0]
 
     @classmethod
-    def from_config(cls, config: Mapping[str, str]) -> Settings:
+    def from_config(cls, config: Mapping[str, str], secret_keys: Collection[str] = ()) -> Settings:
         """Settings from Pulumi's configuration, ``{"eks-fsdp:gpu_nodes": "<JSON>", ...}``.
 
-        Keys of other namespaces are other providers' and are left alone. Raises `SettingsError`.
+        Keys of other namespaces are other providers' and are left alone. ``secret_keys``: those that Pulumi decrypted, of
+        which no error shows anything. Raises `SettingsError`.
         """
         values: dict[str, Any] = {}
         prefix = f"{PROGRAM_NAME}:"
@@ -108,7 +109,14 @@ class Settings(Strict):
                 field = cls.model_fields.get(name)
                 # Text stays text where text is wanted: an owner may be called 42.
                 values[name] = text if field is not None and field.annotation is str else _value(text)
-        return cls.parse(values)
+        secret = {key.removeprefix(prefix) for key in secret_keys}
+        settings = cls.parse(values, secret=secret)
+        if settings.hugging_face.token is not None and "hugging_face" not in secret:
+            raise SettingsError(
+                "hugging_face.token: is in plain text (and not shown here); accepted: `pulumi config set --secret --path "
+                "hugging_face.token`, or hugging_face.secret_arn"
+            )
+        return settings
 
     def on_existing_cluster(self, kubeconfig: str, jobs: Mapping[str, JobSettings]) -> Settings:
         """The same stack's view of jobs alone: what the platform made is there already."""
@@ -130,8 +138,8 @@ class Settings(Strict):
                 "training_operator": used(self.training_operator),
                 "queue": used(self.queue),
                 "network": NetworkSettings(),
-                # The platform's; a token in plain text does not leave the platform's own stack.
-                "hugging_face": HuggingFaceSettings(),
+                # The Secret in the cluster is enough; a token does not leave the platform's own stack.
+                "hugging_face": HuggingFaceSettings(existing=self.hugging_face.given),
                 "guard": GuardSettings(),
                 "ephemeral": False,
                 "monitoring": used(self.monitoring),

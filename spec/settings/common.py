@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, AwareDatetime, Field
 
 from eks_fsdp.spec.base import Strict
+from eks_fsdp.spec.subnets import is_zone_id
 
 Name = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,30}[a-z0-9])?$")]
 """A DNS label of at most 32 characters: it becomes part of Kubernetes and AWS names."""
@@ -50,13 +51,26 @@ def refuse_reserved(labels: Labels) -> None:
             )
 
 
-def is_zone_id(zone: str) -> bool:
-    """Whether ``zone`` is the id of an availability zone, not its name in one account."""
-    return "-az" in zone
-
-
 class PartSettings(Strict):
     """One part of the platform inside the cluster."""
 
     mode: Literal["install", "existing", "none"] = "install"
     """``existing``: it is there already and is used; ``none``: it is neither installed nor used."""
+
+
+__all__ = [
+    "AccountId",
+    "Arn",
+    "KmsKeyArn",
+    "Labels",
+    "Moment",
+    "Name",
+    "PartSettings",
+    "ReservationId",
+    "SecurityGroupId",
+    "SubnetId",
+    "Tags",
+    "Zone",
+    "is_zone_id",
+    "refuse_reserved",
+]

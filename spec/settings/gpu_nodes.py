@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from eks_fsdp.spec.base import Strict
-from eks_fsdp.spec.instances import INSTANCE_TYPES, InstanceType
+from eks_fsdp.spec.instances import INSTANCE_TYPES, EfaLayout, InstanceType
 
 from .common import Arn, KmsKeyArn, Labels, Moment, Name, ReservationId, SecurityGroupId, Tags, Zone, refuse_reserved
 
@@ -121,7 +121,7 @@ class GpuNodeGroupSettings(Strict):
     """Whether the instances are placed close to each other."""
     ami: AmiSettings = AmiSettings()
     """The nodes' image."""
-    efa: Literal["auto", "classic", "efa-only-dense", "none"] = "auto"
+    efa: EfaLayout = "auto"
     """Layout of the EFA interfaces. ``classic``: one on each network card, the first with the node's address; ``efa-only-dense``: the
     node's address on an interface of its own. auto: classic where the first card has EFA, none where the type has none."""
     nvme: Literal["raid0", "mount", "none"] = "raid0"
@@ -168,6 +168,11 @@ class GpuNodeGroupSettings(Strict):
     def instance(self) -> InstanceType:
         """The catalogue's entry."""
         return INSTANCE_TYPES[self.instance_type]
+
+    @property
+    def instance_types(self) -> list[str]:
+        """All types that a node may have, the preferred one first."""
+        return [self.instance_type, *self.alternatives]
 
     @property
     def uses_efa(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 from pydantic import Field, SecretStr, model_validator
 
 from eks_fsdp.spec.base import Strict
@@ -15,9 +17,9 @@ class TrainingOperatorSettings(PartSettings):
 
     manifests: str = TRAINING_OPERATOR_MANIFESTS
     """Its kustomization: a URL with a ``ref`` (git and the network are needed), or a folder, relative to the program's."""
-    cpu: str = "100m"
+    cpu: str = Field(default="100m", pattern=r"^[1-9]\d*m?$")
     """CPU request."""
-    memory: str = "256Mi"
+    memory: str = Field(default="256Mi", pattern=r"^[1-9]\d*(Mi|Gi)$")
     """Memory request and limit."""
 
 
@@ -45,7 +47,14 @@ class QueueSettings(PartSettings):
     manifests: str | None = None
     """Its kustomization, as a URL or a folder; None: the release's own."""
     wait_for_pods_minutes: int = Field(default=15, ge=1, le=240)
-    """Minutes in which all pods of an admitted job must be ready, else it goes back into the queue."""
+    """Minutes in which an admitted job must run, else it goes back into the queue."""
+    topology: Literal["nodes", "network"] = "nodes"
+    """What a job's nodes are chosen by. ``nodes``: whichever are free; ``network``: those that are close to each other, by AWS' labels
+    ``topology.k8s.aws/network-node-layer-*``. A node without these labels then gets no job."""
+    order: Literal["best-effort", "strict"] = "best-effort"
+    """``best-effort``: a job that fits may overtake an older one that does not; ``strict``: none may, and large jobs get their turn."""
+    reclaim: bool = False
+    """Whether a team takes its own nodes back from jobs that borrow them. These save a checkpoint and wait in the queue again."""
 
 
 class TeamSettings(Strict):
@@ -53,7 +62,7 @@ class TeamSettings(Strict):
 
     principal_arns: list[Arn] = []
     """IAM roles and users of the team. They may run, read and stop the team's jobs, and nothing else."""
-    nodes: dict[Name, int] = {}
+    nodes: dict[Name, Annotated[int, Field(ge=0)]] = {}
     """Nodes of each GPU group that are the team's own; it borrows what others leave idle. A group that is not named: none of its own."""
     max_jobs: int = Field(default=50, ge=1, le=10_000)
     """PyTorchJobs in the namespace at once, finished ones included."""
@@ -62,18 +71,21 @@ class TeamSettings(Strict):
 class HuggingFaceSettings(Strict):
     """The token that jobs reach the Hugging Face hub with, as ``HF_TOKEN``."""
 
-    token: SecretStr | None = None
+    token: SecretStr | None = Field(default=None, min_length=1)
     """The token itself: ``pulumi config set --secret --path hugging_face.token``."""
     secret_arn: Arn | None = None
-    """A secret of AWS Secrets Manager that holds the token."""
+    """A secret of AWS Secrets Manager that holds the token, alone or as ``token`` in a JSON object."""
+    existing: bool = False
+    """Whether the Secret ``hugging-face`` is in the jobs' namespaces already."""
 
     @model_validator(mode="after")
     def _one_source(self) -> HuggingFaceSettings:
-        if self.token and self.secret_arn:
-            raise ValueError("token: is set, and secret_arn too; accepted: one of them")
+        given = [name for name in ("token", "secret_arn", "existing") if getattr(self, name)]
+        if len(given) > 1:
+            raise ValueError(f"{given[0]}: is set, and {given[1]} too; accepted: one of them")
         return self
 
     @property
     def given(self) -> bool:
         """Whether there is a token."""
-        return self.token is not None or self.secret_arn is not None
+        return self.token is not None or self.secret_arn is not None or self.existing

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from eks_fsdp.spec.base import Strict
 from eks_fsdp.spec.trainer import TrainerConfig
@@ -28,7 +28,7 @@ class JobSettings(Strict):
     transport: Literal["efa", "tcp", "gloo"] = "efa"
     """What the ranks must talk over; a run over anything else is no valid point of a chart. ``gloo`` is for simulated nodes."""
     rendezvous: Literal["etcd-v3", "c10d"] = "etcd-v3"
-    """torchrun's rendezvous backend."""
+    """torchrun's rendezvous backend. With `image` the default is c10d: etcd-v3's handler must be in the image."""
     max_restarts: int = Field(default=0, ge=0, le=100)
     """Restarts by torchrun within a pod, before the kubelet restarts the container."""
     backoff_limit: int = Field(default=3, ge=0, le=100)
@@ -49,3 +49,10 @@ class JobSettings(Strict):
     """Labels of the PyTorchJob beside the program's own."""
     trainer: TrainerConfig = TrainerConfig()
     """Configuration of the training program."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_image_meets_at_c10d(cls, value: Any) -> Any:
+        if isinstance(value, dict) and value.get("image") is not None and "rendezvous" not in value:
+            return {**value, "rendezvous": "c10d"}
+        return value

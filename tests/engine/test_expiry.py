@@ -9,12 +9,12 @@ from typing import Any
 import pulumi
 import pytest
 
-from eks_fsdp.components.guard import CostGuard, CostGuardArgs, as_of, expiry_tag, moments
+from eks_fsdp.components.guard import CostGuard, CostGuardArgs, as_of, due, expiry_tag
 from eks_fsdp.sandbox.account import account_client
 from eks_fsdp.sandbox.fire import fire, schedules
 from eks_fsdp.spec.settings import Settings
 
-from .test_providers import ZONES, Inline, Stand, stand
+from .conftest import Inline, Stand
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -25,8 +25,8 @@ with warnings.catch_warnings():
 from eks_fsdp.components.budget import StackBudget, StackBudgetArgs
 from eks_fsdp.components.gpu_nodes import GpuNodeGroup, GpuNodeGroupArgs
 
-__all__ = ["stand"]
 pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+ZONES = ("us-west-2a", "us-west-2b")
 EXPIRY = datetime.now(UTC).replace(microsecond=0) + timedelta(days=1)
 TRUST = '{"Version": "2012-10-17", "Statement": []}'
 
@@ -61,10 +61,11 @@ class Program:
                 security_group_ids=[cluster.vpc_config.cluster_security_group_id],
                 tags=tags,
                 changing_tags=expiry_tag(settings.guard),
+                now=self.now,
             ),
         )
-        due = moments(settings.guard, self.now)
-        CostGuard("guard", CostGuardArgs(cluster_name=cluster.name, stack="s", due=due, tags=tags))
+        planned = due(settings.guard, self.now)
+        CostGuard("guard", CostGuardArgs(cluster_name=cluster.name, stack="s", due=planned, tags=tags))
         StackBudget("budget", StackBudgetArgs(stack="s", monthly_usd=500, email="team@example.com", tags=tags))
         pulumi.export("version", cluster.version)
 
@@ -87,9 +88,9 @@ def test_the_expiry_fires_and_no_update_brings_a_node_back(stand: Stand, monkeyp
         assert stack.up() == {"same": total}
         assert stack.refresh() == {"same": total}
 
-        # A renewal before the end: tags and schedules, and neither template nor function.
+        # A renewal before the end: the group's tags and two schedules, and neither template nor function.
         program.expiry = EXPIRY + timedelta(days=1)
-        assert stack.preview() == {"same": total - 3, "update": 3}
+        assert stack.preview() == {"same": total - 4, "update": 4}
         stack.up()
 
         fired = fire(client, "guard-scale")

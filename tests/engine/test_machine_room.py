@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -359,3 +360,86 @@ def _read(path: Path) -> str:
         return path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
         return ""
+
+
+class _Addons:
+    """EKS as far as the driver asks it."""
+
+    def __init__(self) -> None:
+        self.installed: list[str] = []
+
+    def list_addons(self, **_: str) -> dict[str, list[str]]:
+        return {"addons": self.installed}
+
+
+def test_a_claim_becomes_a_volume_of_the_account_and_the_volume_goes_with_the_claim(room: Room) -> None:
+    from eks_fsdp.sandbox.account import Account, leftovers
+    from eks_fsdp.sandbox.ebs_provisioner import ADDON, EbsProvisioner
+
+    account = Account(room.client, cluster_port=6443)
+    account.start()
+    addons = _Addons()
+    known = json.loads((room.folder / "kubeconfig").read_text())
+    cluster = {
+        "server": known["clusters"][0]["cluster"]["server"],
+        "certificate-authority-data": base64.b64encode((room.folder / "ca.pem").read_bytes()).decode(),
+    }
+    told = {**known, "clusters": [{"name": "c", "cluster": cluster}]}
+    driver = EbsProvisioner("test", told, lambda service: addons if service == "eks" else account.client(service))
+
+    def volumes() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = account.client("ec2").describe_volumes()["Volumes"]  # type: ignore[attr-defined]
+        return found
+
+    kind = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": "gp3"},
+        "provisioner": "ebs.csi.aws.com",
+        "parameters": {"type": "gp3", "encrypted": "true", "tagSpecification_1": "eksfsdp:stack=unit"},
+        "volumeBindingMode": "WaitForFirstConsumer",
+        "reclaimPolicy": "Delete",
+    }
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "disk"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": "gp3",
+            "resources": {"requests": {"storage": "8Gi"}},
+        },
+    }
+    user = pod(
+        "with-disk",
+        "echo kept > /disk/file; cat /disk/file",
+        restartPolicy="Never",
+        volumes=[{"name": "disk", "persistentVolumeClaim": {"claimName": "disk"}}],
+        container={"volumeMounts": [{"name": "disk", "mountPath": "/disk"}]},
+    )
+    driver.start()
+    try:
+        room.apply(kind, claim)
+        # Where the claim is to be is known once a pod with it is placed.
+        phase = ("get", "pvc", "disk", "-o", "jsonpath={.status.phase}")
+        assert room.kubectl(*phase) == "Pending"
+        room.apply(user)
+        selected = ("get", "pvc", "disk", "-o", "jsonpath={.metadata.annotations}")
+        eventually("a node is chosen", lambda: "selected-node" in room.kubectl(*selected))
+        assert not volumes(), "the add-on is not installed"
+        addons.installed.append(ADDON)
+        eventually("the claim is bound", lambda: room.kubectl(*phase) == "Bound")
+        [made] = volumes()
+        assert (made["Size"], made["VolumeType"], made["Encrypted"]) == (8, "gp3", True)
+        assert {"Key": "eksfsdp:stack", "Value": "unit"} in made["Tags"]
+        assert made["AvailabilityZone"] == "us-west-2a"
+        assert any(line.startswith("EBS volume") for line in leftovers(account.client))
+        eventually("it is over", lambda: room.pod("with-disk")["status"]["phase"] == "Succeeded")
+        assert room.kubectl("logs", "with-disk").strip() == "kept"
+        room.kubectl("delete", "pod", "with-disk", "--wait=true")
+        room.kubectl("delete", "pvc", "disk", "--wait=true")
+        eventually("the volume is gone", lambda: not volumes())
+        eventually("its object too", lambda: room.kubectl("get", "pv", "-o", "name") == "")
+    finally:
+        driver.stop()
+        account.stop()

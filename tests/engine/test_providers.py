@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +13,9 @@ import pytest
 from pulumi import _types, automation
 
 from eks_fsdp.components.pod_identity import PodIdentity, PodIdentityArgs
-from eks_fsdp.sandbox.account import account_client, leftovers
-from eks_fsdp.sandbox.commands import toolchain_folder
-from eks_fsdp.sandbox.layout import Layout
-from eks_fsdp.sandbox.user_environment import install_commands, user_environment
+from eks_fsdp.sandbox.account import account_client
+
+from .conftest import Inline, Stand
 
 with warnings.catch_warnings():
     # The SDKs load their modules on first use, not safely from several threads, and with warnings of their own.
@@ -37,100 +33,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
 ]
 ZONES = ("us-west-2a", "us-west-2b")
-
-
-class Stand:
-    """Running providers and an environment for the engine."""
-
-    def __init__(self, folder: Path, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        assert process.stdout is not None
-        self.ports: dict[str, Any] = json.loads(process.stdout.readline())
-        self.layout = Layout.of(folder)
-        self.layout.create()
-        install_commands(self.layout, toolchain_folder())
-        # The engine's own environment, and nothing of the user's stacks or credentials.
-        self.environment = {**os.environ, **user_environment(self.layout, self.ports)}
-
-    def groups(self) -> dict[str, Any]:
-        """What the machine room was told of node groups."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write("groups\n")
-        self.process.stdin.flush()
-        found: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return found
-
-    def left(self) -> list[str]:
-        """What is in the account."""
-        return leftovers(lambda service: account_client(self.ports["account_url"], service))
-
-    def pulumi(self, folder: Path, *arguments: str, fails: bool = False) -> str:
-        """Run the command line in a project's folder; its output."""
-        done = subprocess.run(
-            [self.layout.bin / "pulumi", *arguments, "--non-interactive", "--color", "never"],
-            cwd=folder,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert (done.returncode != 0) is fails, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-
-@pytest.fixture
-def stand(tmp_path: Path) -> Iterator[Stand]:
-    source = str(Path(__file__).parents[2] / "src")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([source, os.environ.get("PYTHONPATH", "")]).strip(":")}
-    process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("providers_double.py"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
-    try:
-        yield Stand(tmp_path / "sandbox", process)
-    finally:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.close()
-        process.stdout.close()
-        try:
-            process.wait(10)
-        finally:
-            process.kill()
-            process.wait(10)
-
-
-class Inline:
-    """A stack of an inline program."""
-
-    def __init__(self, stand: Stand, program: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-        for name, value in stand.environment.items():
-            monkeypatch.setenv(name, value)
-        self.stack = automation.create_or_select_stack("test", project_name="providers", program=program)
-
-    def _changes(self, result: Any) -> dict[str, int]:
-        return {str(kind): count for kind, count in (result.summary.resource_changes or {}).items()}
-
-    def up(self) -> dict[str, int]:
-        """How many resources were created, updated, left alone."""
-        return self._changes(self.stack.up())
-
-    def preview(self) -> dict[str, int]:
-        """The same of a preview."""
-        return {str(getattr(kind, "value", kind)): count for kind, count in self.stack.preview().change_summary.items()}
-
-    def refresh(self) -> dict[str, int]:
-        """The same of a refresh."""
-        return self._changes(self.stack.refresh())
-
-    def outputs(self) -> dict[str, Any]:
-        """The stack's outputs, secrets included."""
-        return {name: output.value for name, output in self.stack.outputs().items()}
 
 
 _RULE = {

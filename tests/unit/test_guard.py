@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from eks_fsdp.components.guard import as_of, expired_warning, expiry_tag, function_policy, moments, once
+from eks_fsdp.components.guard import as_of, due, expired_warning, expiry_tag, function_policy, once
 from eks_fsdp.components.platform import TrainingPlatform, TrainingPlatformArgs
 from eks_fsdp.spec.base import SettingsError
 from eks_fsdp.spec.instances import INSTANCE_TYPES
@@ -18,7 +18,7 @@ from eks_fsdp.spec.rules.guard import within_reach
 from eks_fsdp.spec.settings import GuardSettings, Settings
 
 from .conftest import Declare, Declared
-from .test_components import GUARDED, of_type, one, sandbox_settings
+from .test_components import GUARDED, NOW, of_type, one, sandbox_settings
 
 EXPIRY = datetime(2027, 1, 31, 18, tzinfo=UTC)
 BEFORE, AFTER = EXPIRY - timedelta(seconds=1), EXPIRY
@@ -44,11 +44,11 @@ def test_after_the_expiry_every_group_is_at_zero_whatever_the_stack_file_says() 
 
 def test_schedules_are_for_what_is_still_to_come() -> None:
     guard = GuardSettings.parse({"expiry": "2027-01-31T20:00:00+02:00", "delete_after_hours": 6})
-    assert moments(guard, BEFORE) == {"scale": EXPIRY, "delete": EXPIRY + timedelta(hours=6)}
-    assert list(moments(guard, AFTER)) == ["delete"]
-    assert moments(guard, EXPIRY + timedelta(hours=7)) == {}
-    assert moments(GuardSettings(), BEFORE) == {}
-    assert once(moments(guard, BEFORE)["scale"]) == "at(2027-01-31T18:00:00)", "read in UTC"
+    assert due(guard, BEFORE) == {"scale": EXPIRY, "delete": EXPIRY + timedelta(hours=6)}
+    assert list(due(guard, AFTER)) == ["delete"]
+    assert due(guard, EXPIRY + timedelta(hours=7)) == {}
+    assert due(GuardSettings(), BEFORE) == {}
+    assert once(due(guard, BEFORE)["scale"]) == "at(2027-01-31T18:00:00)", "read in UTC"
     assert expiry_tag(guard) == {TAG_EXPIRY: "2027-01-31T18:00:00+00:00"}
     assert expiry_tag(GuardSettings()) == {TAG_EXPIRY: "never"}
 
@@ -145,7 +145,9 @@ def test_the_function_may_change_gpu_groups_of_its_stack_and_nothing_else() -> N
 def declared(declare_program: Declare) -> list[Declared]:
     guard = {**GUARDED, "delete_after_hours": 6}
     return declare_program(
-        lambda: TrainingPlatform("p", TrainingPlatformArgs(settings=sandbox_settings(guard=guard), stack="unit"))
+        lambda: TrainingPlatform(
+            "p", TrainingPlatformArgs(settings=sandbox_settings(guard=guard), stack="unit", now=NOW)
+        )
     )
 
 
@@ -171,7 +173,7 @@ def test_two_schedules_call_the_function(declared: list[Declared]) -> None:
 
 
 def test_no_gpu_node_starts_before_its_end_is_scheduled(declared: list[Declared]) -> None:
-    needed = {urn.rpartition("::")[2] for urn in one(declared, "aws:eks/nodeGroup:NodeGroup").depends_on}
+    needed = {urn.rpartition("::")[2] for urn in one(declared, "eksfsdp:gpu:GpuNodeGroup").depends_on}
     assert {"p-guard-scale", "p-guard-delete", "p-guard-function-rights"} <= needed
 
 
@@ -186,8 +188,11 @@ def test_the_budget_counts_what_has_the_stacks_tag(declared: list[Declared]) -> 
 def test_a_renewed_expiry_rolls_no_node_and_touches_few_resources(declare_program: Declare) -> None:
     def inputs(expiry: str) -> dict[str, str]:
         stack = sandbox_settings(guard={"expiry": expiry}, tags={"cost-center": "7"})
-        declared = declare_program(lambda: TrainingPlatform("p", TrainingPlatformArgs(settings=stack, stack="unit")))
-        shown = {r.name: json.dumps(r.inputs, sort_keys=True, default=str) for r in declared if "Secret" not in r.type}
+        declared = declare_program(
+            lambda: TrainingPlatform("p", TrainingPlatformArgs(settings=stack, stack="unit", now=NOW))
+        )
+        on_aws = [resource for resource in declared if resource.type.startswith(("aws:", "eks:"))]
+        shown = {resource.name: json.dumps(resource.inputs, sort_keys=True, default=str) for resource in on_aws}
         assert all('"cost-center": "7"' in text for name, text in shown.items() if name == "p-gpu-p5-template")
         return shown
 
@@ -196,10 +201,9 @@ def test_a_renewed_expiry_rolls_no_node_and_touches_few_resources(declare_progra
         "p-cluster-eks",
         "p-cluster-system",
         "p-gpu-p5-nodes",
+        "p-gpu-p5-tag-eksfsdp-expiry",
         "p-guard-scale",
         "p-storage-lustre",
-        "p-storage-pod-identity",
-        "p-storage-csi-driver",
     }
 
 

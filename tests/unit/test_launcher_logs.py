@@ -178,7 +178,7 @@ def test_following_outlasts_an_api_server_that_is_away_and_no_refusal(
     def show(*answers: Any) -> None:
         cluster: Any = Cluster(*answers)
         cluster.pods = lambda namespace, job: []
-        view._follow(view.Place(cluster, "ns", None, None), "job", every=False)
+        view._follow(cluster, "ns", "job", every=False)
 
     monkeypatch.setattr(view, "AWAY_SECONDS", 0.01)
     show(ApiError(0, "away"), ApiError(503, "starting"), pytorch_job(("Succeeded", "done")))

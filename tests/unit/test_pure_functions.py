@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import ipaddress
-import json
 import re
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,27 +14,16 @@ import yaml
 
 from eks_fsdp.components import device_plugins, etcd, monitoring, storage, training_operator
 from eks_fsdp.components.cluster import SYSTEM_NODES
-from eks_fsdp.components.gpu_nodes import network_interfaces, node_labels, user_data
 from eks_fsdp.components.image import repository_name
 from eks_fsdp.components.network import plan_subnets
 from eks_fsdp.components.objects import declare
-from eks_fsdp.components.training_job import NAME_LIMIT, JobPlan
+from eks_fsdp.components.training_operator import OPERATOR
 from eks_fsdp.spec import versions
 from eks_fsdp.spec.base import SettingsError
-from eks_fsdp.spec.instances import INSTANCE_TYPES
-from eks_fsdp.spec.names import TRAINER_METRICS, TRAINER_METRICS_PORT
-from eks_fsdp.spec.settings import GpuNodeGroupSettings, JobSettings
+from eks_fsdp.spec.names import TRAINER_METRICS
+from eks_fsdp.spec.settings import TaintSettings, TrainingOperatorSettings
 
 Golden = Callable[[str, str], None]
-TYPES = [
-    "p4de.24xlarge",
-    "p5.48xlarge",
-    "p5.4xlarge",
-    "p5en.48xlarge",
-    "p6-b200.48xlarge",
-    "p6-b300.48xlarge",
-    "g6e.24xlarge",
-]
 
 
 def text(*manifests: Any) -> str:
@@ -61,62 +48,22 @@ def test_a_further_zone_moves_no_other() -> None:
     assert plan_subnets("10.0.0.0/16", ["a", "b", "c"])[:2] == plan_subnets("10.0.0.0/16", ["a", "b"])
 
 
-# GPU nodes
-
-
-@pytest.mark.parametrize("name", TYPES)
-def test_interfaces_of_a_type(name: str, golden: Golden) -> None:
-    lines = [f"card {i.card} device {i.device} {i.kind}\n" for i in network_interfaces(INSTANCE_TYPES[name])]
-    golden(f"interfaces-{name}.txt", "".join(lines))
-
-
-@pytest.mark.parametrize("name", INSTANCE_TYPES)
-def test_interfaces_keep_to_the_rules_of_ec2(name: str) -> None:
-    instance, interfaces = INSTANCE_TYPES[name], network_interfaces(INSTANCE_TYPES[name])
-    assert (interfaces[0].card, interfaces[0].device) == (0, 0)
-    assert interfaces[0].kind != "efa-only", "the first interface has the node's address"
-    assert sum(i.kind != "interface" for i in interfaces) == instance.efa_interfaces
-    assert all(i.device < instance.interfaces_per_card and i.device in (0, 1) for i in interfaces)
-    assert all(i.card < instance.network_cards for i in interfaces)
-    assert max(Counter((i.card, i.device) for i in interfaces).values()) == 1
-    assert instance.efa_on_first_card or interfaces[0].kind == "interface"
-    # An "efa" interface takes an address, 32 on a p5: all but the first do without.
-    assert sum(i.kind != "efa-only" for i in interfaces) == 1
-
-
-def test_user_data(golden: Golden) -> None:
-    data = user_data(INSTANCE_TYPES["p5.48xlarge"])
-    assert data is not None
-    golden("user-data.txt", data)
-    import email
-
-    parts = [part for part in email.message_from_string(data).walk() if not part.is_multipart()]
-    assert [part.get_content_type() for part in parts] == ["application/node.eks.aws"]
-    node_config = yaml.safe_load(str(parts[0].get_payload()))
-    # The rest of NodeConfig is merged in by EKS; saying it here would collide.
-    assert node_config["spec"] == {"instance": {"localStorage": {"strategy": "RAID0"}}}
-
-
-def test_the_programs_labels_win_over_the_users() -> None:
-    group = GpuNodeGroupSettings(
-        name="p5", instance_type="p5.48xlarge", zone="us-west-2a", labels={"team": "a", "eksfsdp/role": "system"}
-    )
-    assert node_labels(group) == {
-        "team": "a",
-        "eksfsdp/role": "gpu",
-        "eksfsdp/gpu-group": "p5",
-        "nvidia.com/gpu.present": "true",
-        "vpc.amazonaws.com/efa.present": "true",
-    }
-
-
 # In the cluster
 
 
 def in_cluster() -> dict[str, list[Any]]:
     return {
         "device-plugins": [device_plugins.nvidia_device_plugin(), device_plugins.efa_device_plugin()],
-        "etcd": [etcd.etcd_stateful_set(SYSTEM_NODES), etcd.etcd_service()],
+        "etcd": [
+            etcd.etcd_stateful_set(SYSTEM_NODES, persistent=False),
+            etcd.disruption_budget(),
+            etcd.etcd_service(),
+        ],
+        "etcd-persistent": [
+            etcd.storage_class({"eksfsdp:owner": "team a", "eksfsdp:stack": "p5-16"}),
+            etcd.data_claim(8),
+            etcd.etcd_stateful_set(SYSTEM_NODES, persistent=True),
+        ],
         "dcgm-exporter": monitoring.dcgm_exporter(),
         "prometheus": monitoring.prometheus(SYSTEM_NODES),
         "grafana": monitoring.grafana(SYSTEM_NODES),
@@ -145,6 +92,39 @@ def test_daemons_of_gpu_nodes_tolerate_their_taint_and_run_nowhere_else() -> Non
     for name in ("etcd", "prometheus", "grafana"):
         assert "tolerations" not in pods()[name]
         assert pods()[name]["nodeSelector"] == {"eksfsdp/role": "system"}
+
+
+def test_daemons_of_gpu_nodes_also_run_where_a_group_has_taints_of_its_own() -> None:
+    taints = [TaintSettings(key="team", value="a"), TaintSettings(key="spot", effect="NoExecute")]
+    daemons = [
+        device_plugins.nvidia_device_plugin(taints),
+        device_plugins.efa_device_plugin(taints),
+        monitoring.dcgm_exporter(taints)[1],
+    ]
+    for daemon in daemons:
+        tolerated = daemon["spec"]["template"]["spec"]["tolerations"]
+        assert {"key": "team", "operator": "Equal", "value": "a", "effect": "NoSchedule"} in tolerated
+        assert {"key": "spot", "operator": "Exists", "effect": "NoExecute"} in tolerated
+
+
+def test_no_plugin_is_taken_from_a_running_node_for_anything_less_than_the_nodes_end() -> None:
+    for name in ("nvidia-device-plugin", "aws-efa-device-plugin"):
+        assert pods()[name]["priorityClassName"] == "system-node-critical"
+    for plugin in (device_plugins.nvidia_device_plugin(), device_plugins.efa_device_plugin()):
+        assert plugin["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": "10%"}
+
+
+def test_etcds_volume_is_encrypted_tagged_and_goes_with_its_claim() -> None:
+    kind = etcd.storage_class({"b": "2", "a": "1=1"})
+    assert kind["parameters"] == {
+        "type": "gp3",
+        "encrypted": "true",
+        "tagSpecification_1": "a=1=1",
+        "tagSpecification_2": "b=2",
+    }
+    assert (kind["reclaimPolicy"], kind["volumeBindingMode"]) == ("Delete", "WaitForFirstConsumer")
+    # A template's claim would outlive the StatefulSet, and its volume the stack.
+    assert "volumeClaimTemplates" not in etcd.etcd_stateful_set({}, persistent=True)["spec"]
 
 
 def test_every_container_asks_for_memory_and_is_limited_in_it_alone() -> None:
@@ -183,122 +163,38 @@ def test_a_kind_that_the_platform_does_not_use_is_refused() -> None:
 
 
 def test_the_kustomization_has_the_pinned_versions() -> None:
-    kustomization = yaml.safe_load((training_operator.KUSTOMIZATION / "kustomization.yaml").read_text())
+    kustomization = yaml.safe_load((OPERATOR.folder / "kustomization.yaml").read_text())
     assert kustomization["resources"][0] == versions.TRAINING_OPERATOR_MANIFESTS
     image = kustomization["images"][0]
     assert f"{image['name']}:{image['newTag']}" == versions.TRAINING_OPERATOR_IMAGE
 
 
 def test_a_local_folder_takes_the_place_of_the_url(tmp_path: Path) -> None:
-    assert training_operator.kustomization_folder(versions.TRAINING_OPERATOR_MANIFESTS, tmp_path) == (
-        training_operator.KUSTOMIZATION
-    )
+    assert OPERATOR.built_from(versions.TRAINING_OPERATOR_MANIFESTS, tmp_path) == OPERATOR.folder
     base = tmp_path / "real" / "base"
     base.mkdir(parents=True)
     (base / "kustomization.yaml").write_text("resources: []\n")
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    folder = training_operator.kustomization_folder("link/base", tmp_path)
+    folder = OPERATOR.built_from("link/base", tmp_path)
     named = Path(yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"][0])
     assert not named.is_absolute()
     assert (folder / named).resolve() == base.resolve()
-    assert {file.name for file in folder.iterdir()} == {file.name for file in training_operator.KUSTOMIZATION.iterdir()}
+    assert {file.name for file in folder.iterdir()} == {file.name for file in OPERATOR.folder.iterdir()}
+
+
+def test_the_operators_resources_are_the_settings() -> None:
+    def resources(kustomization: Any) -> Any:
+        text = kustomization.files.get("operator.yaml") or (OPERATOR.folder / "operator.yaml").read_text()
+        return yaml.safe_load(text)["spec"]["template"]["spec"]["containers"][0]["resources"]
+
+    settings = TrainingOperatorSettings()
+    usual = training_operator.kustomization(settings.cpu, settings.memory)
+    assert usual is OPERATOR, "the pinned URL is then built as it is"
+    assert resources(usual) == {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "256Mi"}}
+    more = resources(training_operator.kustomization("500m", "1Gi"))
+    assert more == {"requests": {"cpu": "500m", "memory": "1Gi"}, "limits": {"memory": "1Gi"}}
 
 
 def test_a_folder_without_a_kustomization_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"training_operator\.manifests: 'nowhere' has no kustomization"):
-        training_operator.kustomization_folder("nowhere", tmp_path)
-
-
-# Jobs
-
-
-def plan(job: str = "llama", instance: str = "p5.48xlarge", **changes: Any) -> JobPlan:
-    settings: dict[str, Any] = {
-        "nodes": 16,
-        "trainer": {"global_batch_size": 128, "metrics_port": TRAINER_METRICS_PORT},
-    }
-    return JobPlan(
-        job=job,
-        settings=JobSettings.parse({**settings, **changes}),
-        instance=INSTANCE_TYPES[instance],
-        namespace="training",
-        node_selector={"eksfsdp/gpu-group": "p5"},
-        image_version="eks-fsdp/trainer:0.1.0",
-        claim="checkpoints",
-    )
-
-
-@pytest.mark.parametrize("transport", ["efa", "tcp", "gloo"])
-def test_pytorch_job(transport: str, golden: Golden) -> None:
-    made = plan(transport=transport)
-    golden(f"job-{transport}.yaml", text(made.pytorch_job("llama-1-01234567", "registry.example/trainer:0.1.0")))
-
-
-def test_trainer_configuration_file(golden: Golden) -> None:
-    golden("trainer.json", plan().trainer_json())
-
-
-def test_a_job_with_c10d_leaves_the_endpoint_to_the_operator() -> None:
-    elastic = plan(rendezvous="c10d").pytorch_job("x", "i")["spec"]["elasticPolicy"]
-    assert "rdzvHost" not in elastic
-
-
-def test_as_many_workers_at_least_as_at_most_and_nothing_that_scales_by_itself() -> None:
-    elastic = plan().pytorch_job("x", "i")["spec"]["elasticPolicy"]
-    assert elastic["minReplicas"] == elastic["maxReplicas"] == 16
-    assert "metrics" not in elastic
-    assert "ttlSecondsAfterFinished" not in json.dumps(plan().pytorch_job("x", "i"))
-
-
-def test_the_same_job_has_the_same_name_and_any_change_makes_another() -> None:
-    names = [
-        plan().resource_name,
-        plan(nodes=8).resource_name,
-        plan(run="2").resource_name,
-        plan(trainer={"global_batch_size": 256}).resource_name,
-        plan(env={"A": "b"}).resource_name,
-        plan(instance="p4de.24xlarge").resource_name,
-    ]
-    assert plan().resource_name == names[0]
-    assert len(set(names)) == len(names)
-    assert re.fullmatch(r"llama-1-[0-9a-f]{8}", names[0])
-
-
-@pytest.mark.parametrize("job", ["a", "a" * 32, "a-" * 15 + "b"])
-@pytest.mark.parametrize("run", ["1", "r" * 16])
-def test_names_of_jobs_and_pods_fit_a_label(job: str, run: str) -> None:
-    name = plan(job, run=run).resource_name
-    assert len(name) <= NAME_LIMIT
-    assert re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", f"{name}-worker-1023")
-    assert len(f"{name}-worker-1023") <= 63
-
-
-@pytest.mark.parametrize("instance", INSTANCE_TYPES)
-def test_a_worker_takes_all_devices_of_a_node_and_less_than_all_of_the_rest(instance: str) -> None:
-    made = plan(instance=instance)
-    container = made.pod("x", "i")["containers"][0]
-    requests, limits = container["resources"]["requests"], container["resources"]["limits"]
-    assert limits == made.devices() == {key: requests[key] for key in limits}
-    assert int(limits["nvidia.com/gpu"]) == made.instance.gpus
-    assert int(limits["vpc.amazonaws.com/efa"]) == made.instance.efa_interfaces
-    assert 0 < int(requests["cpu"]) < made.instance.vcpus
-    assert int(requests["memory"].removesuffix("Mi")) < made.instance.memory_mib
-
-
-@pytest.mark.parametrize(
-    ("instance", "cpu_millis", "memory_kib"),
-    # What nodes of these types were seen to have left for pods.
-    [("p4de.24xlarge", 95_690, 1.146e9), ("p5.48xlarge", 191_450, 2.052e9)],
-)
-def test_a_worker_fits_what_real_nodes_have_left(instance: str, cpu_millis: int, memory_kib: float) -> None:
-    requests = plan(instance=instance).pod("x", "i")["containers"][0]["resources"]["requests"]
-    daemons_cpu, daemons_memory_mib = 500, 2048
-    assert int(requests["cpu"]) * 1000 + daemons_cpu < cpu_millis
-    assert int(requests["memory"].removesuffix("Mi")) + daemons_memory_mib < memory_kib / 1024
-
-
-def test_the_users_environment_wins_and_no_name_comes_twice() -> None:
-    environment = plan(env={"NCCL_SOCKET_IFNAME": "eth1", "NODE_NAME": "mine", "A": "b"}).environment()
-    values = {item["name"]: item.get("value") for item in environment}
-    assert len(values) == len(environment)
-    assert (values["NCCL_SOCKET_IFNAME"], values["NODE_NAME"], values["A"]) == ("eth1", "mine", "b")
+        OPERATOR.built_from("nowhere", tmp_path)

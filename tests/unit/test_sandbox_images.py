@@ -26,11 +26,12 @@ def test_references(text: str, parts: tuple[str, str, str, str]) -> None:
 
 
 def test_the_platforms_own_images(tmp_path: Path) -> None:
-    for name in ("etcd", "training-operator", "prometheus"):
+    for name in ("etcd", "training-operator", "kueue", "prometheus"):
         (tmp_path / name).touch()
     table = ImageTable(tmp_path)
     assert table.find(versions.ETCD_IMAGE).entrypoint == ("/usr/local/bin/etcd",)
     assert table.find(versions.TRAINING_OPERATOR_IMAGE).files == {"/manager": tmp_path / "training-operator"}
+    assert table.find(versions.KUEUE_IMAGE).files == {"/manager": tmp_path / "kueue"}
     assert table.find(versions.PROMETHEUS_IMAGE).entrypoint == ("/bin/prometheus",)
     assert table.find(versions.GRAFANA_IMAGE) is IDLE
     assert table.find(versions.DCGM_EXPORTER_IMAGE).shows_devices
