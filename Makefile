@@ -33,6 +33,7 @@ check: setup ## Lint, types, import contract
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
+	@for program in examples/*/__main__.py; do $(VENV)/bin/mypy $$program; done
 	@$(VENV)/bin/lint-imports
 
 unit: setup ## Tests of pure functions and of components with mocks

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from eks_fsdp.spec.names import TEAM_GROUP_PREFIX
 from eks_fsdp.spec.settings import AccessEntrySettings, TeamSettings
 
 from .objects import digest
 
-TEAM_GROUP_PREFIX = "eksfsdp:team:"
-"""Kubernetes group of a team's members, before the team's name. EKS' access policies do not cover custom resources such as jobs."""
 POLICIES: dict[str, str] = {
     "cluster-admin": "AmazonEKSClusterAdminPolicy",
     "admin": "AmazonEKSAdminPolicy",
@@ -20,7 +19,7 @@ POLICIES: dict[str, str] = {
 
 
 def team_group(team: str) -> str:
-    """Kubernetes group of the members of ``team``."""
+    """Kubernetes group of the members of ``team``. EKS' access policies do not cover custom resources such as jobs."""
     return f"{TEAM_GROUP_PREFIX}{team}"
 
 

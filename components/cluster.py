@@ -13,7 +13,7 @@ import pulumi_kubernetes as k8s
 
 from eks_fsdp.spec.names import ROLE_LABEL, TAG_EXPIRY
 from eks_fsdp.spec.settings import AddonSettings, SystemNodeSettings
-from eks_fsdp.spec.versions import EBS_CSI, FSX_CSI, POD_IDENTITY
+from eks_fsdp.spec.versions import COREDNS, EBS_CSI, FSX_CSI, KUBE_PROXY, POD_IDENTITY, VPC_CNI
 
 from .access import AccessEntry
 from .addons import Addon, EksAddons, EksAddonsArgs, PodNetwork, addons_after_nodes, addons_before_nodes
@@ -123,6 +123,7 @@ class Cluster(pulumi.ComponentResource):
             )
             for policy in NODE_POLICIES
         ]
+        self._eks = f"{name}-eks"
         self.control_plane = self._control_plane(name, args)
         control_plane = self.control_plane.eks_cluster
         self.cluster_name = control_plane.name
@@ -165,7 +166,7 @@ class Cluster(pulumi.ComponentResource):
                 )
             )
         return eks.Cluster(
-            f"{name}-eks",
+            self._eks,
             name=args.cluster_name,
             version=args.kubernetes_version,
             vpc_id=args.vpc_id,
@@ -216,10 +217,19 @@ class Cluster(pulumi.ComponentResource):
                 tags=args.tags,
                 depends_on=depends_on,
                 deleted_with=self.control_plane,
-                aliases=args.addon_aliases,
+                aliases={**args.addon_aliases, **self._earlier_addons()},
             ),
             pulumi.ResourceOptions(parent=self),
         )
+
+    def _earlier_addons(self) -> dict[str, list[pulumi.Alias]]:
+        """Where pulumi-eks declares the add-ons that release 0.1 left to it: a second one of a name EKS would refuse."""
+        plane, prefix = self.control_plane, self._eks
+        inside = pulumi.create_urn(f"{prefix}-{VPC_CNI}", "eks:index:VpcCniAddon", parent=plane)
+        return {
+            VPC_CNI: [pulumi.Alias(name=f"{prefix}-{VPC_CNI}", parent=parent) for parent in (plane, inside)],
+            **{addon: [pulumi.Alias(name=f"{prefix}-{addon}", parent=plane)] for addon in (KUBE_PROXY, COREDNS)},
+        }
 
     def _system_nodes(
         self, name: str, args: ClusterArgs, role: aws.iam.Role, depends_on: Sequence[pulumi.Resource]

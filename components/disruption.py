@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pulumi
+from pulumi.output import Unknown
 
 from eks_fsdp.spec.base import SettingsError
 from eks_fsdp.spec.names import GPU_GROUP_LABEL, JOB_LABEL
@@ -62,9 +63,17 @@ class Unreachable(Exception):
 
 
 def disruptive_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """The inputs that differ, without those that leave every node as it is. A value that is not known yet differs."""
+    """The inputs that differ, without those that leave every node as it is. A value that is not known yet differs.
+
+    But for the version of the same launch template: a preview does not know it whenever anything of the template changes,
+    its tags too. Whether there will be a new one is asked of the template's own update, which comes first.
+    """
     keys = {key for key in {*old, *new} - QUIET if not key.startswith("__")}
-    return sorted(key for key in keys if old.get(key) != new.get(key))
+    changed = {key for key in keys if old.get(key) != new.get(key)}
+    before, after = old.get("launchTemplate"), new.get("launchTemplate")
+    if before and after and before.get("id") == after.get("id") and isinstance(after.get("version"), Unknown):
+        changed.discard("launchTemplate")
+    return sorted(changed)
 
 
 def jobs_on(kubeconfig: str, group: str) -> list[str]:

@@ -76,7 +76,7 @@ def etcd_stateful_set(node_selector: Mapping[str, str], *, persistent: bool) -> 
 
 
 def disruption_budget() -> Manifest:
-    """No drain takes the member as long as it is well: the jobs that run would lose their way back together."""
+    """No drain takes a member without a volume as long as it is well: all running jobs would lose what they have agreed on."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
@@ -150,7 +150,8 @@ class Etcd(pulumi.ComponentResource):
             after_kind = pulumi.ResourceOptions(parent=self, depends_on=[kind, *args.depends_on])
             claim = declare(f"{name}-claim", data_claim(args.storage_gib), after_kind)
             server = pulumi.ResourceOptions(parent=self, depends_on=[claim, *args.depends_on])
+        else:
+            declare(f"{name}-budget", disruption_budget(), own)
         declare(f"{name}-server", etcd_stateful_set(args.node_selector, persistent=args.persistent), server)
-        declare(f"{name}-budget", disruption_budget(), own)
         declare(f"{name}-service", etcd_service(), inside)
         self.register_outputs({"endpoint": f"{ETCD_HOST}:{ETCD_CLIENT_PORT}"})

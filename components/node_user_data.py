@@ -50,13 +50,16 @@ def node_config(
             "cidr": cluster.service_cidr,
         }
     kubelet: dict[str, Any] = {}
+    flags: list[str] = []
     if max_pods is not None:
         kubelet["config"] = {"maxPods": max_pods}
+        # EKS adds a configuration with a limit of its own. Of two, nodeadm takes the later one; a flag is above both.
+        flags.append(f"--max-pods={max_pods}")
     if cluster is not None:
         pairs = ",".join(f"{key}={value}" for key, value in (labels or {}).items())
-        kubelet["flags"] = [f"--node-labels={pairs}", f"--register-with-taints={','.join(taints)}"]
-    if kubelet:
-        spec["kubelet"] = kubelet
+        flags += [f"--node-labels={pairs}", f"--register-with-taints={','.join(taints)}"]
+    if flags:
+        spec["kubelet"] = {**kubelet, "flags": flags}
     if group.nvme != "none" and group.instance.nvme_gb:
         spec["instance"] = {"localStorage": {"strategy": _STRATEGIES[group.nvme]}}
     return spec

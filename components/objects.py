@@ -31,6 +31,7 @@ _RESOURCES: dict[tuple[str, str], Callable[[], Callable[..., pulumi.CustomResour
     ("apps/v1", "DaemonSet"): lambda: k8s.apps.v1.DaemonSet,
     ("apps/v1", "Deployment"): lambda: k8s.apps.v1.Deployment,
     ("apps/v1", "StatefulSet"): lambda: k8s.apps.v1.StatefulSet,
+    ("batch/v1", "Job"): lambda: k8s.batch.v1.Job,
     ("policy/v1", "PodDisruptionBudget"): lambda: k8s.policy.v1.PodDisruptionBudget,
     ("storage.k8s.io/v1", "StorageClass"): lambda: k8s.storage.v1.StorageClass,
     ("rbac.authorization.k8s.io/v1", "ClusterRole"): lambda: k8s.rbac.v1.ClusterRole,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pulumi
 import pulumi_aws as aws
 import pulumi_kubernetes as k8s
 
+from eks_fsdp.spec.addons import addon_version
 from eks_fsdp.spec.base import SettingsError
 from eks_fsdp.spec.instances import INSTANCE_TYPES
 from eks_fsdp.spec.names import (
@@ -22,6 +24,7 @@ from eks_fsdp.spec.names import (
     TAG_OWNER,
     TAG_STACK,
     TRAINER_METRICS_PORT,
+    repository_name,
 )
 from eks_fsdp.spec.prices import price_lines
 from eks_fsdp.spec.rules.addresses import needed
@@ -29,7 +32,7 @@ from eks_fsdp.spec.rules.capacity import moments
 from eks_fsdp.spec.rules.cluster import support_ended
 from eks_fsdp.spec.rules.guard import within_reach
 from eks_fsdp.spec.settings import GpuNodeGroupSettings, JobSettings, Settings
-from eks_fsdp.spec.versions import FSX_CSI, POD_IDENTITY, TRAINER_REPOSITORY
+from eks_fsdp.spec.versions import FSX_CSI, POD_IDENTITY, S3_CSI, TRAINER_REPOSITORY
 
 from .access import access_entries
 from .budget import StackBudget, StackBudgetArgs
@@ -40,7 +43,8 @@ from .gpu_nodes import GpuNodeGroup, GpuNodeGroupArgs
 from .guard import CostGuard, CostGuardArgs, as_of, due, expired_warning, expiry_tag
 from .hugging_face import token
 from .idle_guard import GuardedGroup, IdleGuard, IdleGuardArgs
-from .image import ImageRepository, ImageRepositoryArgs, repository_name
+from .image import ImageRepository, ImageRepositoryArgs, unchosen_image
+from .image_build import ImageBuild, ImageBuildArgs
 from .job_access import JobAccess, JobAccessArgs
 from .job_policies import job_policies
 from .job_security import pod_security_level
@@ -50,8 +54,9 @@ from .monitoring import Monitoring, MonitoringArgs
 from .network import EfaSecurityGroup, EfaSecurityGroupArgs, Network, NetworkArgs
 from .objects import Manifest, declare
 from .queue import Queue, QueueArgs, kustomization, own_nodes
+from .s3_mounts import S3Mounts, S3MountsArgs
 from .storage import Storage, StorageArgs
-from .teams import Team, TeamArgs, job_namespace, quota
+from .teams import Team, TeamArgs, job_namespace, job_quota, quota
 from .training_job import JobPlan, TrainingJob, TrainingJobArgs
 from .training_operator import OPERATOR, TrainingOperator, TrainingOperatorArgs
 
@@ -97,7 +102,7 @@ def job_plan(settings: Settings, job: str) -> JobPlan:
         namespace=wanted.team or settings.namespace_name,
         team=wanted.team,
         queue=None if settings.queue.mode == "none" else LOCAL_QUEUE,
-        queue_topology=settings.queue.topology,
+        queue_topology=settings.queue.topology_of(efa=group.uses_efa),
         node_selector={GPU_GROUP_LABEL: group.name},
         taints=group.taints,
         image_version=image_version(settings, job, wanted),
@@ -219,14 +224,20 @@ class TrainingPlatform(pulumi.ComponentResource):
             },
         }
         create = self._settings.cluster.mode == "create"
-        before = self._on_aws() if create else self._in_cluster(self._existing_cluster())
+        before = self._on_aws() if create else self._on_existing_cluster()
         image = self.outputs.get("image")
-        for job, plan in plans.items():
+        jobs = [
             TrainingJob(
                 f"{name}-job-{job}",
                 TrainingJobArgs(plan=plan, image=plan.settings.image or image or plan.image_version, depends_on=before),
                 pulumi.ResourceOptions(parent=self, providers=[self._cluster_provider]),
             )
+            for job, plan in plans.items()
+        ]
+        if self._settings.namespace.mode == "install":
+            after = pulumi.ResourceOptions.merge(self._own, pulumi.ResourceOptions(depends_on=[*before, *jobs]))
+            for team, about in self._settings.teams.items():
+                declare(f"{name}-team-{team}-jobs", job_quota(team, about.max_jobs), after)
         self.register_outputs(self.outputs)
 
     def _tell(self) -> None:
@@ -240,7 +251,7 @@ class TrainingPlatform(pulumi.ComponentResource):
     def _on_aws(self) -> list[pulumi.Resource]:
         """Everything on AWS, and what goes into the cluster; returns what a job needs."""
         settings, name = self._settings, self._prefix
-        provider = self._aws_provider()
+        provider = self._aws_provider
         child = pulumi.ResourceOptions(parent=self, providers=[provider])
         subnets = self._network(child)
         cluster = self._cluster(provider, subnets)
@@ -269,15 +280,7 @@ class TrainingPlatform(pulumi.ComponentResource):
             for group in settings.gpu_nodes
         ]
         self.outputs |= {"kubeconfig": cluster.kubeconfig, "cluster_name": cluster.cluster_name}
-        if not settings.image.repository:
-            repository = ImageRepository(
-                f"{name}-image",
-                ImageRepositoryArgs(repository=repository_name(self._args.stack, TRAINER_REPOSITORY), tags=self._tags),
-                child,
-            )
-            self.outputs["image"] = repository.url.apply(lambda url: url + settings.image.version)
-        else:
-            self.outputs["image"] = settings.image.repository + settings.image.version
+        self._image(child)
         inside = _InCluster(
             provider=cluster.provider,
             deleted_with=cluster.control_plane,
@@ -289,27 +292,87 @@ class TrainingPlatform(pulumi.ComponentResource):
             ebs_csi=[cluster.ebs_csi],
         )
         before = [*self._in_cluster(inside), *groups]
+        before += self._storage(provider, subnets, cluster)
+        self._guards(provider, cluster, groups)
+        return before
+
+    def _image(self, child: pulumi.ResourceOptions) -> None:
+        """The registry of the trainer's image, unless it is the user's own."""
+        settings, name = self._settings.image, self._prefix
+        if settings.repository:
+            self.outputs["image"] = f"{settings.repository}{settings.version}"
+            return
+        if (told := unchosen_image(self._settings)) is not None:
+            pulumi.log.warn(told, self)
+        repository = ImageRepository(
+            f"{name}-image",
+            ImageRepositoryArgs(
+                repository=repository_name(self._args.stack, TRAINER_REPOSITORY),
+                kms_key_arn=settings.kms_key_arn,
+                tags=self._tags,
+            ),
+            child,
+        )
+        self.outputs["image_repository"] = repository.url
+        self.outputs["image"] = repository.url.apply(lambda url: f"{url}{settings.version}")
+        if settings.codebuild:
+            build = ImageBuild(
+                f"{name}-image-build", ImageBuildArgs(repository_arn=repository.arn, tags=self._tags), child
+            )
+            self.outputs["image_build"] = {"project": build.project, "bucket": build.bucket}
+
+    def _storage(self, provider: aws.Provider, subnets: _Subnets, cluster: Cluster) -> list[pulumi.Resource]:
+        """File system and buckets; returns what a job needs of them."""
+        settings, name = self._settings, self._prefix
+        both = pulumi.ResourceOptions(parent=self, providers=[provider, cluster.provider])
+        before = [cluster.system_nodes, cluster.pod_identity, *self._namespaces]
+        needed: list[pulumi.Resource] = []
         if settings.storage.mode == "fsx":
             zone = settings.gpu_nodes[0].zone if settings.gpu_nodes else settings.network.node_zones[0]
             storage = Storage(
                 f"{name}-storage",
                 StorageArgs(
-                    capacity_gib=settings.storage.capacity_gib,
                     claim=settings.storage.claim,
-                    namespace=settings.namespace_name,
-                    cluster_name=cluster.cluster_name,
+                    namespaces=job_namespaces(self._settings),
+                    file_system_id=settings.storage.file_system_id,
+                    capacity_gib=settings.storage.capacity_gib,
+                    throughput=settings.storage.throughput,
+                    kms_key_arn=settings.storage.kms_key_arn,
+                    data_repository=settings.storage.data_repository,
+                    retain=settings.storage.retained(settings.ephemeral),
+                    vpc_id=subnets.vpc_id,
                     subnet_id=subnets.private[zone],
-                    security_group_ids=[cluster.security_group_id],
-                    tags={**self._tags, **self._expiry},
+                    node_security_group_id=cluster.security_group_id,
+                    driver=cluster.fsx_csi,
+                    node_selector=SYSTEM_NODES,
+                    tags=self._tags,
+                    changing_tags=self._expiry,
                     deleted_with=cluster.control_plane,
-                    depends_on=[cluster.system_nodes, *self._namespaces],
-                    csi_driver=cluster.fsx_csi,
+                    depends_on=before,
                 ),
-                pulumi.ResourceOptions(parent=self, providers=[provider, cluster.provider]),
+                both,
             )
-            before.append(storage)
-        self._guards(provider, cluster, groups)
-        return before
+            self.outputs["file_system_id"] = storage.file_system_id
+            needed.append(storage)
+        if settings.storage.s3_mounts:
+            mounts = S3Mounts(
+                f"{name}-buckets",
+                S3MountsArgs(
+                    mounts=settings.storage.s3_mounts,
+                    namespaces=job_namespaces(self._settings),
+                    region=settings.region,
+                    cluster_name=cluster.cluster_name,
+                    addon_version=addon_version(
+                        S3_CSI, settings.cluster.kubernetes_version, settings.cluster.addons.versions
+                    ),
+                    tags=self._tags,
+                    deleted_with=cluster.control_plane,
+                    depends_on=before,
+                ),
+                both,
+            )
+            needed.append(mounts)
+        return needed
 
     def _expiry_guard(self, cluster: Cluster, child: pulumi.ResourceOptions) -> list[pulumi.Resource]:
         """What ends GPU nodes at the expiry, if there is one."""
@@ -359,6 +422,7 @@ class TrainingPlatform(pulumi.ComponentResource):
                 pulumi.ResourceOptions(parent=self, providers=[provider, cluster.provider]),
             )
 
+    @cached_property
     def _aws_provider(self) -> aws.Provider:
         """The provider of all AWS resources. With another account's credentials it ends before it touches anything."""
         return aws.Provider(
@@ -445,6 +509,30 @@ class TrainingPlatform(pulumi.ComponentResource):
             pulumi.ResourceOptions(parent=self, providers=[provider], depends_on=subnets.needed_by_nodes),
         )
 
+    def _on_existing_cluster(self) -> list[pulumi.Resource]:
+        """What goes into a cluster that is there; returns what a job needs."""
+        inside = self._existing_cluster()
+        before = self._in_cluster(inside)
+        storage = self._settings.storage
+        if storage.mode != "fsx":
+            return before
+        # A file system of the user's own; the cluster has the driver.
+        attached = Storage(
+            f"{self._prefix}-storage",
+            StorageArgs(
+                claim=storage.claim,
+                namespaces=job_namespaces(self._settings),
+                file_system_id=storage.file_system_id,
+                capacity_gib=storage.capacity_gib,
+                data_repository=storage.data_repository,
+                tags=self._tags,
+                depends_on=self._namespaces,
+            ),
+            pulumi.ResourceOptions(parent=self, providers=[self._aws_provider, inside.provider]),
+        )
+        self.outputs["file_system_id"] = attached.file_system_id
+        return [*before, attached]
+
     def _existing_cluster(self) -> _InCluster:
         """A provider for the cluster of the settings: by its kubeconfig, or by its name in EKS."""
         settings, child = self._settings.cluster, pulumi.ResourceOptions(parent=self)
@@ -452,7 +540,7 @@ class TrainingPlatform(pulumi.ComponentResource):
         identifier: pulumi.Input[str] | None = None
         on_aws: aws.Provider | None = None
         if settings.name is not None:
-            on_aws = self._aws_provider()
+            on_aws = self._aws_provider
             found = aws.eks.get_cluster_output(
                 name=settings.name, opts=pulumi.InvokeOutputOptions(parent=self, provider=on_aws)
             )
@@ -463,7 +551,7 @@ class TrainingPlatform(pulumi.ComponentResource):
             identifier = found.arn
             self.outputs |= {"kubeconfig": kubeconfig, "cluster_name": settings.name}
         if self._settings.image.repository:
-            self.outputs["image"] = self._settings.image.repository + self._settings.image.version
+            self.outputs["image"] = f"{self._settings.image.repository}{self._settings.image.version}"
         provider = cluster_provider(f"{self._prefix}-kubernetes", kubeconfig, child, identifier)
         return _InCluster(
             provider=provider, deleted_with=None, node_selector={}, cluster_name=settings.name, aws=on_aws
@@ -475,6 +563,7 @@ class TrainingPlatform(pulumi.ComponentResource):
         self._cluster_provider = inside.provider
         child = pulumi.ResourceOptions(parent=self, providers=[inside.provider], deleted_with=inside.deleted_with)
         own = pulumi.ResourceOptions(parent=self, provider=inside.provider, deleted_with=inside.deleted_with)
+        self._own = own
         owner = pulumi.ResourceOptions(parent=self, providers=[inside.provider])
         nvidia, efa = (part.mode == "install" for part in (settings.device_plugins.nvidia, settings.device_plugins.efa))
         etcd, monitoring = (part.mode == "install" for part in (settings.etcd, settings.monitoring))
@@ -490,8 +579,8 @@ class TrainingPlatform(pulumi.ComponentResource):
             self._namespaces.append(declare(f"{name}-namespace-jobs", place, own))
             limits = pulumi.ResourceOptions.merge(own, pulumi.ResourceOptions(depends_on=self._namespaces))
             declare(f"{name}-quota-jobs", quota(settings.namespace_name), limits)
-            for team, about in settings.teams.items():
-                members = TeamArgs(team=team, settings=about, queued=queued, level=level)
+            for team in settings.teams:
+                members = TeamArgs(team=team, queued=queued, level=level)
                 self._namespaces.append(Team(f"{name}-team-{team}", members, child))
         needed: list[pulumi.Resource] = [*self._namespaces]
         needed += self._job_access(inside)
@@ -546,10 +635,12 @@ class TrainingPlatform(pulumi.ComponentResource):
         make = settings.namespace.mode == "install"
         provider = inside.aws
         if provider is None and settings.hugging_face.secret_arn:
-            provider = self._aws_provider()
+            provider = self._aws_provider
         secret = token(settings.hugging_face, pulumi.InvokeOptions(provider=provider))
-        policies = job_policies(settings.storage, settings.region) if inside.cluster_name is not None else []
-        if not make and secret is None and not policies:
+        policies: dict[str, list[str]] = {}
+        if inside.cluster_name is not None:
+            policies = {p: job_policies(settings.storage, settings.region, p) for p in job_namespaces(settings)}
+        if not make and secret is None and not any(policies.values()):
             return []
         providers: list[pulumi.ProviderResource] = [inside.provider, *([provider] if provider else [])]
         access = [
@@ -560,7 +651,7 @@ class TrainingPlatform(pulumi.ComponentResource):
                     make_service_account=make,
                     token=secret,
                     cluster_name=inside.cluster_name,
-                    policies=policies,
+                    policies=policies.get(place, ()),
                     tags=self._tags,
                     deleted_with=inside.deleted_with,
                     depends_on=self._namespaces,
@@ -569,4 +660,4 @@ class TrainingPlatform(pulumi.ComponentResource):
             )
             for place in job_namespaces(settings)
         ]
-        return [*access, *(inside.pod_identity if policies else [])]
+        return [*access, *(inside.pod_identity if any(policies.values()) else [])]

@@ -107,16 +107,22 @@ def kustomization(settings: QueueSettings, node_selector: Mapping[str, str]) -> 
     )
 
 
-def topology(settings: QueueSettings) -> Manifest:
+def topologies(groups: Sequence[GpuNodeGroupSettings], settings: QueueSettings) -> list[Manifest]:
     """How far nodes are from each other, as their labels say it. A node that lacks one of them gets no job."""
-    levels = [{"nodeLabel": label} for label in _LEVELS[settings.topology]]
-    return {**_named("Topology", settings.topology), "spec": {"levels": levels}}
+    used = sorted({settings.topology_of(efa=group.uses_efa) for group in groups})
+    levels = {name: [{"nodeLabel": label} for label in _LEVELS[name]] for name in used}
+    return [{**_named("Topology", name), "spec": {"levels": levels[name]}} for name in used]
+
+
+def flavor_name(group: GpuNodeGroupSettings, settings: QueueSettings) -> str:
+    """Of a GPU group. A flavor's topology cannot be changed, so another one makes another flavor."""
+    return group.name if settings.topology_of(efa=group.uses_efa) == "nodes" else f"{group.name}-network"
 
 
 def flavor(group: GpuNodeGroupSettings, settings: QueueSettings) -> Manifest:
     """The nodes of one GPU group. Jobs bring their tolerations along."""
-    spec = {"nodeLabels": {GPU_GROUP_LABEL: group.name}, "topologyName": settings.topology}
-    return {**_named("ResourceFlavor", group.name), "spec": spec}
+    spec = {"nodeLabels": {GPU_GROUP_LABEL: group.name}, "topologyName": settings.topology_of(efa=group.uses_efa)}
+    return {**_named("ResourceFlavor", flavor_name(group, settings)), "spec": spec}
 
 
 def own_nodes(
@@ -155,7 +161,7 @@ def cluster_queue(
             EFA_RESOURCE: quantity(count * instance.efa_interfaces if group.uses_efa else 0),
         }
         resources = [{"name": name, "nominalQuota": quotas[name]} for name in covered]
-        flavors.append({"name": group.name, "resources": resources})
+        flavors.append({"name": flavor_name(group, settings), "resources": resources})
     spec: Manifest = {
         "cohortName": COHORT,
         "namespaceSelector": {"matchLabels": {NAMESPACE_LABEL: namespace}},
@@ -211,8 +217,11 @@ class Queue(pulumi.ComponentResource):
             directory=str(source.built_from(settings.manifests or KUEUE_MANIFESTS, args.work_dir)),
             opts=pulumi.ResourceOptions(parent=self, depends_on=list(args.depends_on)),
         )
-        distances = self._declare(f"{name}-topology", topology(settings), [manager])
-        flavors = [self._declare(f"{name}-flavor-{g.name}", flavor(g, settings), [distances]) for g in groups]
+        distances = [
+            self._declare(f"{name}-topology-{manifest['metadata']['name']}", manifest, [manager])
+            for manifest in topologies(groups, settings)
+        ]
+        flavors = [self._declare(f"{name}-flavor-{g.name}", flavor(g, settings), [manager, *distances]) for g in groups]
         for namespace, nodes in args.nodes.items():
             queue = cluster_queue(namespace, nodes, groups, settings)
             shared = self._declare(f"{name}-cluster-queue-{namespace}", queue, [manager, *flavors])

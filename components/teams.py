@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pulumi
 
-from eks_fsdp.spec.names import QUEUED_LABEL, TEAM_GROUP_PREFIX, TEAM_LABEL
-from eks_fsdp.spec.settings import TeamSettings
+from eks_fsdp.spec.names import QUEUED_LABEL, TEAM_LABEL
 
+from .access import team_group
 from .objects import Manifest, declare
 
 _RBAC = "rbac.authorization.k8s.io"
@@ -29,12 +29,22 @@ def job_namespace(name: str, *, queued: bool, level: str = "baseline", team: str
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
 
 
-def quota(namespace: str, max_jobs: int | None = None) -> Manifest:
-    """Limits of a namespace: nothing that opens a port to the outside, and ``max_jobs`` PyTorchJobs."""
-    hard = {"services.loadbalancers": "0", "services.nodeports": "0"}
-    if max_jobs is not None:
-        hard["count/pytorchjobs.kubeflow.org"] = str(max_jobs)
-    metadata = {"name": "jobs", "namespace": namespace}
+def quota(namespace: str) -> Manifest:
+    """Nothing in a namespace opens a port to the outside."""
+    return _quota(namespace, "services", {"services.loadbalancers": "0", "services.nodeports": "0"})
+
+
+def job_quota(team: str, max_jobs: int) -> Manifest:
+    """PyTorchJobs of a team.
+
+    It refuses every job until Kubernetes counts them, which on a new cluster takes it up to five minutes: declare it
+    after the jobs.
+    """
+    return _quota(team, "jobs", {"count/pytorchjobs.kubeflow.org": str(max_jobs)})
+
+
+def _quota(namespace: str, name: str, hard: dict[str, str]) -> Manifest:
+    metadata = {"name": name, "namespace": namespace}
     return {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": metadata, "spec": {"hard": hard}}
 
 
@@ -66,7 +76,7 @@ def role_binding(team: str) -> Manifest:
         "kind": "RoleBinding",
         "metadata": {"name": "team", "namespace": team},
         "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": "team"},
-        "subjects": [{"apiGroup": _RBAC, "kind": "Group", "name": f"{TEAM_GROUP_PREFIX}{team}"}],
+        "subjects": [{"apiGroup": _RBAC, "kind": "Group", "name": team_group(team)}],
     }
 
 
@@ -76,8 +86,6 @@ class TeamArgs:
 
     team: str
     """Name of the team and of its namespace."""
-    settings: TeamSettings
-    """What the stack file says of it."""
     queued: bool = True
     """Whether its jobs start through a queue only."""
     level: str = "baseline"
@@ -92,7 +100,7 @@ class Team(pulumi.ComponentResource):
         place = job_namespace(args.team, queued=args.queued, level=args.level, team=args.team)
         namespace = declare(f"{name}-namespace", place, pulumi.ResourceOptions(parent=self))
         inside = pulumi.ResourceOptions(parent=self, depends_on=[namespace])
-        declare(f"{name}-quota", quota(args.team, args.settings.max_jobs), inside)
+        declare(f"{name}-quota", quota(args.team), inside)
         rights = declare(f"{name}-role", role(args.team), inside)
         after = pulumi.ResourceOptions(parent=self, depends_on=[rights])
         declare(f"{name}-binding", role_binding(args.team), after)

@@ -30,6 +30,14 @@ app.add_typer(
     ),
     name="sandbox",
 )
+app.add_typer(
+    typer.Typer(
+        cls=lazy_group("eks_fsdp.launcher.image_cli:app"),
+        help="The trainer's image: build it, push it, see whether it is there.",
+        rich_markup_mode=None,
+    ),
+    name="image",
+)
 
 USER_ERROR, INTERRUPTED = 2, 130
 
@@ -39,6 +47,13 @@ class ScalingMode(StrEnum):
 
     strong = "strong"
     weak = "weak"
+
+
+class Backend(StrEnum):
+    """torch.distributed's backend of a check."""
+
+    nccl = "nccl"
+    gloo = "gloo"
 
 
 StackOption = Annotated[
@@ -162,6 +177,86 @@ def report(
     from . import report as reporting
 
     reporting.make(folder)
+
+
+@app.command()
+def preflight(
+    stack: StackOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """Ask AWS, read-only, what `pulumi up` of a stack would meet. Exit code 1 where something would fail.
+
+    Example: eks-fsdp preflight -s p5-16
+    """
+    from .preflight import preflight as check
+
+    if not check(_stack(stack), as_json=as_json):
+        raise typer.Exit(1)
+
+
+@app.command()
+def capacity(
+    type_: Annotated[str, typer.Option("--type", metavar="TYPE", help="Instance type.")] = "p5.48xlarge",
+    nodes: Annotated[int, typer.Option(help="Instances, in one block.")] = 1,
+    days: Annotated[int, typer.Option(help="Days: 1 to 14, then whole weeks up to 182.")] = 1,
+    regions: Annotated[str, typer.Option(metavar="R,R,…", help="Regions to ask.")] = "us-west-2,us-east-1,us-east-2",
+    choose: Annotated[
+        str | None, typer.Option(metavar="ID", help="Row whose settings to print. [default: the soonest that fits]")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """Show Capacity Blocks for sale and own reservations, with the settings for one. Nothing is bought.
+
+    Example: eks-fsdp capacity --type p5.48xlarge --nodes 16 --days 2 --regions us-west-2,us-east-1
+    """
+    from .capacity import capacity as look
+
+    wanted = list(dict.fromkeys(region.strip() for region in regions.split(",") if region.strip()))
+    if not wanted:
+        raise UserError("--regions: none given; accepted: regions such as us-west-2,us-east-1")
+    if not look(type_, nodes, days, wanted, chosen=choose, as_json=as_json):
+        raise typer.Exit(1)
+
+
+@app.command("check-nodes")
+def check_nodes(
+    stack: StackOption = None,
+    group: Annotated[str | None, typer.Option(help="GPU group. [default: the stack's only one]")] = None,
+    node: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="This node only. Repeatable. [default: all of the group]")
+    ] = None,
+    cordon: Annotated[
+        bool, typer.Option("--cordon", help="Keep jobs off the nodes that are bad, and say on them why.")
+    ] = False,
+    backend: Annotated[
+        Backend | None, typer.Option(help="What the ranks talk over. [default: gloo where all jobs of the stack do]")
+    ] = None,
+    pending_timeout: Annotated[
+        float,
+        typer.Option("--pending-timeout", metavar="SECONDS", help="Leave out nodes whose pod does not run by then."),
+    ] = 300,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """Test every node of a GPU group: devices, all-reduce alone, in all pairs, all together; name the bad ones.
+
+    It takes whole nodes: those on which a job runs are left out. Exit code 1 where one is bad or was left out.
+
+    Example: eks-fsdp check-nodes -s p5-16 --group p5 --cordon
+    """
+    from .nodecheck import CheckRequest
+    from .nodecheck import check_nodes as check
+
+    request = CheckRequest(
+        stack=_stack(stack),
+        group=group,
+        backend=backend.value if backend else None,
+        only=tuple(node or ()),
+        cordon=cordon,
+        pending=pending_timeout,
+        as_json=as_json,
+    )
+    if not check(request):
+        raise typer.Exit(1)
 
 
 @app.command()

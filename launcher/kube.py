@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,9 @@ class Cluster:
         """The current context of a kubeconfig file. Raises `UserError` where it cannot be read."""
         return cls(load_kubeconfig(path), source=str(path))
 
-    def _open(self, method: str, path: str, query: Mapping[str, str], body: Object | None, read: float) -> Any:
+    def _open(
+        self, method: str, path: str, query: Mapping[str, str], body: Object | None, read: float, content: str = ""
+    ) -> Any:
         import urllib3.exceptions
         from kubernetes.client.exceptions import ApiException
 
@@ -68,7 +70,7 @@ class Cluster:
             method,
             path,
             query_params=list(query.items()),
-            header_params={"Accept": "application/json, */*"},
+            header_params={"Accept": "application/json, */*"} | ({"Content-Type": content} if content else {}),
             body=body,
             auth_settings=["BearerToken"],
         )
@@ -83,12 +85,17 @@ class Cluster:
             raise ApiError(error.status or 0, str(error.reason)) from None
 
     def request(
-        self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Object | None = None,
+        content: str = "",
     ) -> Object:
-        """One request and its JSON answer."""
+        """One request and its JSON answer. ``content``: the body's media type, where it is not plain JSON."""
         import urllib3.exceptions
 
-        response = self._open(method, path, query or {}, body, READ_SECONDS)
+        response = self._open(method, path, query or {}, body, READ_SECONDS, content)
         try:
             value = json.loads(response.data)
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
@@ -111,6 +118,51 @@ class Cluster:
             raise ApiError(0, f"{path}: {_short(error)}") from None
         finally:
             response.close()
+
+    def execute(self, namespace: str, pod: str, command: Sequence[str], limit: float) -> tuple[int | None, str]:
+        """Run a command in a pod's only container: its exit code, and what it wrote, stdout and stderr together.
+
+        None: it still ran after ``limit`` seconds, or the connection broke off.
+        """
+        from kubernetes.client.exceptions import ApiException
+        from kubernetes.stream.ws_client import websocket_call
+
+        query = [("stdout", "true"), ("stderr", "true"), *(("command", part) for part in command)]
+        _, url, headers, *_ = self._api.param_serialize(
+            "GET",
+            f"/api/v1/namespaces/{namespace}/pods/{pod}/exec",
+            query_params=query,
+            header_params={"Accept": "*/*"},
+            auth_settings=["BearerToken"],
+        )
+        try:
+            socket = websocket_call(  # type: ignore[no-untyped-call]
+                self._api.configuration, "GET", url, headers=headers, _preload_content=False, capture_all=True
+            )
+        except ApiException as error:
+            raise ApiError(0, f"exec in pod {pod}: {error.reason}") from None
+        try:
+            socket.run_forever(timeout=limit)
+            # Before the output: reading that forgets the channel that tells how the command ended.
+            code = None if socket.is_open() else _exit_code(socket)
+            return code, str(socket.read_all())
+        except Exception as error:  # noqa: BLE001
+            # websocket-client's and the socket's own: the pod is gone, or the API server.
+            return None, f"exec in pod {pod} broke off: {error}"
+        finally:
+            socket.close()
+
+    def create(self, path: str, manifest: Object) -> Object:
+        """Create an object in the list at ``path``."""
+        return self.request("POST", path, body=manifest)
+
+    def merge(self, path: str, change: Object) -> Object:
+        """Change fields of an object, by a JSON merge patch."""
+        return self.request("PATCH", path, body=change, content="application/merge-patch+json")
+
+    def delete(self, path: str) -> bool:
+        """Delete an object. False where there was none."""
+        return self._delete(path)
 
     def items(self, path: str, **query: str) -> list[Object]:
         """The objects of a list."""
@@ -225,6 +277,14 @@ def kubeconfig_from_environment() -> str | None:
         if name and Path(name).exists():
             return name
     return None
+
+
+def _exit_code(socket: Any) -> int | None:
+    """Of an exec whose connection is closed."""
+    try:
+        return int(socket.returncode)
+    except (TypeError, ValueError, KeyError, IndexError):
+        return None
 
 
 def _jobs(namespace: str) -> str:

@@ -58,12 +58,12 @@ def live_line(title: str, *, repeat_seconds: float = 15.0) -> Iterator[Line]:
         yield lively
 
 
-def progress_text(progress: Progress) -> str:
-    """One look at a job in one line."""
+def progress_text(progress: Progress, nodes: str = "") -> str:
+    """One look at a job in one line. ``nodes``: which groups lack nodes, told while pods wait for them."""
     if progress.queued:
         text = f"Queued  {progress.queued}"
     elif progress.waiting and progress.running < progress.nodes_asked:
-        text = f"Pending  {progress.reason}"
+        text = "Pending  " + "; ".join(filter(None, (nodes, progress.reason)))
     else:
         text = f"{progress.phase}  {progress.running}/{progress.nodes_asked} pods"
         if progress.step:

@@ -20,6 +20,7 @@ from eks_fsdp.spec.settings import JobSettings
 
 from . import runfolder
 from .errors import UserError, WaitError
+from .health import health_beside
 from .kube import ApiError, Cluster
 from .live import console, live_line, progress_text, restarts_text
 from .stack import Engine, find_checkout, open_platform, with_settings
@@ -108,7 +109,8 @@ def run_job(request: RunRequest) -> RunRecord | None:
         cluster, namespace = platform.cluster(), platform.namespace_of(settings)
     resource = None
     try:
-        with live_line(f"{name} on {settings.nodes} node{'s' if settings.nodes > 1 else ''}") as show:
+        title = f"{name} on {settings.nodes} node{'s' if settings.nodes > 1 else ''}"
+        with health_beside(platform, cluster) as health, live_line(title) as show:
             engine.on_step = lambda text: show(f"submitting  {text}")
             outputs = engine.up(stack, with_settings(platform.content, whole), create=True)
             resource = resource_of(outputs, name)
@@ -130,7 +132,7 @@ def run_job(request: RunRequest) -> RunRecord | None:
                 namespace,
                 asked,
                 limits=request.limits,
-                on_progress=lambda progress: show(progress_text(progress)),
+                on_progress=lambda progress: show(progress_text(progress, health.text)),
                 log_folder=out / "logs",
             ).run()
         runfolder.write_text(out / "record.json", json.dumps(record.model_dump(), indent=1) + "\n")

@@ -24,6 +24,7 @@ from eks_fsdp.spec.names import PROGRAM_NAME
 from eks_fsdp.spec.settings import ImageSettings, JobSettings, Settings
 
 from .errors import UserError, WaitError
+from .image import Address
 from .kube import Cluster, kubeconfig_from_environment, load_kubeconfig, parse_kubeconfig
 
 if TYPE_CHECKING:
@@ -79,6 +80,11 @@ def settings_of(content: Mapping[str, Any], source: str) -> Settings:
         return Settings.from_config(config, secret)
     except SettingsError as error:
         raise UserError(f"{source}: {error}") from None
+
+
+def read_settings(file: Path) -> Settings:
+    """The settings of a stack file, without Pulumi. Raises `UserError`."""
+    return settings_of(_yaml(file), str(file))
 
 
 def with_settings(content: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
@@ -152,8 +158,8 @@ class Engine:
             self._workspace = LocalWorkspace(work_dir=str(self.folder), pulumi_command=command)
         return self._workspace
 
-    def outputs(self, stack: str) -> dict[str, Any]:
-        """A stack's outputs, secrets in plain text. Raises `UserError`."""
+    def outputs(self, stack: str, *, secrets: bool = True) -> dict[str, Any]:
+        """A stack's outputs, secrets in plain text or left out. Raises `UserError`."""
         from pulumi.automation.errors import CommandError
 
         try:
@@ -161,7 +167,7 @@ class Engine:
                 found = self.workspace.stack_outputs(stack)
         except CommandError as error:
             raise UserError(f"stack {stack!r}: {_error_line(str(error))}") from None
-        return {name: output.value for name, output in found.items()}
+        return {name: output.value for name, output in found.items() if secrets or not output.secret}
 
     def exists(self, stack: str) -> bool:
         """Whether the backend knows the stack."""
@@ -388,16 +394,11 @@ class Platform:
     def with_jobs(self, kubeconfig: str, jobs: Mapping[str, JobSettings]) -> Settings:
         """Settings of a stack beside this one: the same cluster and image, these jobs. Raises `SettingsError`."""
         settings = self.settings.on_existing_cluster(kubeconfig, jobs)
-        image = settings.image
+        image = ImageSettings(**settings.image.model_dump(include={"repository", "tag", "digest"}))
         if image.repository is None and self.outputs.get("image"):
             # The platform's own repository: its address is known now.
-            address = str(self.outputs["image"])
-            if "@" in address:
-                repository, _, digest = address.partition("@")
-                image = ImageSettings(repository=repository, tag=image.tag, digest=digest)
-            else:
-                repository, _, tag = address.rpartition(":")
-                image = ImageSettings(repository=repository, tag=tag)
+            own = Address.parse(str(self.outputs["image"]))
+            image = ImageSettings(repository=own.repository, tag=own.tag or image.tag, digest=own.digest or None)
         return settings.model_copy(update={"image": image})
 
     def deployed_nodes(self, group: str) -> int | None:

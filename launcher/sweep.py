@@ -17,6 +17,7 @@ from eks_fsdp.spec.settings import JobSettings, Settings
 
 from . import objects, runfolder
 from .errors import UserError, WaitError
+from .health import HealthWatch, health_beside
 from .kube import ApiError, Cluster
 from .live import console, live_line, progress_text
 from .nodes import enough_nodes
@@ -124,6 +125,12 @@ class Sweep:
         self.namespace = ""
         """Of the jobs, once the platform is known."""
         self.records: list[RunRecord] = []
+        self._health: HealthWatch | None = None
+
+    @property
+    def nodes_text(self) -> str:
+        """Which groups lack nodes."""
+        return self._health.text if self._health else ""
 
     def run(self) -> Path:
         """Sweep; returns the folder with the records. A point that fails does not end the sweep. Raises `UserError`."""
@@ -154,7 +161,11 @@ class Sweep:
             f"Sweep [bold]{self.out.name}[/]: job {job} on {', '.join(map(str, nodes))} nodes, "
             f"{jobs[nodes[0]][1].trainer.steps} steps, {self.request.mode} scaling"
         )
-        with scaled_group(engine, platform, jobs[nodes[-1]][1], nodes[-1]), self._own_stack(engine, cluster):
+        with (
+            health_beside(platform, cluster) as self._health,
+            scaled_group(engine, platform, jobs[nodes[-1]][1], nodes[-1], self._health),
+            self._own_stack(engine, cluster),
+        ):
             self._points(engine, platform, cluster, jobs)
         return self.out
 
@@ -224,7 +235,7 @@ def watch_job(
         sweep.namespace,
         replace(asked, job=resource),
         limits=sweep.request.limits,
-        on_progress=lambda progress: show(progress_text(progress)),
+        on_progress=lambda progress: show(progress_text(progress, sweep.nodes_text)),
         log_folder=sweep.out / "logs" / resource,
     ).run()
 
@@ -263,8 +274,13 @@ def delete_jobs(cluster: Cluster, namespace: str, selector: str) -> list[str]:
 
 
 @contextmanager
-def scaled_group(engine: Engine, platform: Platform, job: JobSettings, needed: int) -> Iterator[None]:
-    """Within the block the job's GPU group has at least ``needed`` nodes; after it, one that was raised is at `idle`."""
+def scaled_group(
+    engine: Engine, platform: Platform, job: JobSettings, needed: int, health: HealthWatch | None = None
+) -> Iterator[None]:
+    """Within the block the job's GPU group has at least ``needed`` nodes; after it, one that was raised is at `idle`.
+
+    ``health`` is told of the change, and says meanwhile how many nodes are Ready.
+    """
     settings = platform.settings
     groups = [group for group in settings.gpu_nodes if job.group in (None, group.name)]
     if len(groups) != 1 or settings.cluster.mode == "existing":
@@ -283,7 +299,9 @@ def scaled_group(engine: Engine, platform: Platform, job: JobSettings, needed: i
 
     def scale(desired: int) -> None:
         with live_line(f"{group.name}: {desired} x {group.instance_type}") as show:
-            engine.on_step = show
+            if health is not None:
+                health.expect(group.name, desired)
+            engine.on_step = lambda text: show("  ".join(filter(None, (text, health.text if health else ""))))
             engine.up(platform.stack, content(desired))
 
     try:

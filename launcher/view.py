@@ -26,7 +26,9 @@ from eks_fsdp.spec.names import (
 )
 
 from . import objects
+from .aws import Aws, AwsError
 from .errors import UserError
+from .health import ask_troubles, expected_nodes, print_trouble
 from .kube import UNREACHABLE_SECONDS, ApiError, Cluster, Object
 from .live import console, live_line
 from .logs import Cursor, PodFollower, read_log
@@ -91,14 +93,12 @@ def show_status(stack: str | None, namespace: str | None) -> None:
     """Print nodes, jobs and why pods wait. Raises `UserError`."""
     with place(stack, namespace) as at:
         _print_nodes(at)
+        _print_troubles(at)
         _print_jobs(at)
 
 
 def _print_nodes(at: Place) -> None:
-    expected: dict[str, int] = {}
-    if at.platform is not None:
-        for group in at.platform.outputs.get("gpu_node_groups") or []:
-            expected[str(group["name"])] = int(group["desired"])
+    expected = expected_nodes(at.platform.outputs) if at.platform is not None else {}
     groups: dict[tuple[str, str], list[Object]] = {}
     try:
         every = at.cluster.nodes()
@@ -133,6 +133,25 @@ def _print_nodes(at: Place) -> None:
             Text("simulated", "dim") if simulated else "",
         )
     console.print(shown)
+
+
+def _print_troubles(at: Place) -> None:
+    """What AWS says of the cluster's node groups; why that is not shown, where it cannot be asked."""
+    if at.platform is None:
+        return
+    name = at.platform.outputs.get("cluster_name") or at.platform.settings.cluster.name
+    if not name:
+        return
+    try:
+        troubles = ask_troubles(Aws(at.platform.settings.region, attempts=1), str(name))
+    except AwsError as error:
+        why = f"Nodes only; AWS' own view of the node groups is not shown: {error}"
+        console.print(Text(why, "dim"), soft_wrap=True)
+        return
+    for trouble in troubles:
+        print_trouble(trouble)
+    if troubles:
+        console.print()
 
 
 def _allocatable(nodes: list[Object], resource: str) -> int:

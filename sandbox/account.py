@@ -12,8 +12,10 @@ from typing import Any
 import boto3
 import moto.autoscaling.urls
 import moto.backends
+import moto.codebuild.urls
 import moto.ec2.urls
 import moto.eks.urls
+import moto.fsx.urls
 import moto.resourcegroups.urls
 import moto.ssm.urls
 from botocore.client import BaseClient
@@ -23,11 +25,14 @@ from werkzeug.serving import make_server
 
 from .account_autoscaling import SCALING, SandboxAutoScalingResponse
 from .account_capacity import CAPACITY
+from .account_codebuild import SandboxCodeBuildResponse
 from .account_ec2 import PLACEMENT_GROUPS, SandboxEC2Response, SandboxSSMResponse
 from .account_eks import SandboxEKSResponse, kubeconfig
 from .account_eks_parts import CURRENT, Hooks
+from .account_fsx import DATA_REPOSITORIES, SandboxFSxResponse
 from .account_guard import is_invocation, route_guard
 from .account_pod_identity import PATHS as POD_IDENTITY_PATHS
+from .account_queries import route_queries
 from .account_resource_groups import PATHS as RESOURCE_GROUP_PATHS
 from .account_resource_groups import SandboxResourceGroupsResponse
 from .layout import ACCESS_KEY, ACCOUNT_ID, REGION, SECRET_KEY
@@ -44,20 +49,38 @@ _EKS_PATHS = (
     "{0}/cluster-versions$",
     *POD_IDENTITY_PATHS,
 )
-_WARM = ("sts", "ec2", "iam", "eks", "ecr", "ssm", "fsx", "resource-groups", "logs", "lambda", "scheduler", "budgets")
+_WARM = (
+    "sts",
+    "ec2",
+    "iam",
+    "eks",
+    "ecr",
+    "ssm",
+    "fsx",
+    "resource-groups",
+    "s3",
+    "logs",
+    "codebuild",
+    "lambda",
+    "scheduler",
+    "budgets",
+)
 """Services whose models are loaded before the account says that it is ready."""
 
 
 def extend_moto() -> None:
-    """Route moto's EC2, SSM and EKS to the extended response classes. Harmless when done twice."""
+    """Route moto's services to the extended response classes. Harmless when done twice."""
     moto.ec2.urls.url_paths["{0}/"] = SandboxEC2Response.dispatch
     moto.ssm.urls.url_paths["{0}/$"] = SandboxSSMResponse.dispatch
+    moto.fsx.urls.url_paths["{0}/$"] = SandboxFSxResponse.dispatch
+    moto.codebuild.urls.url_paths["{0}/$"] = SandboxCodeBuildResponse.dispatch
     moto.autoscaling.urls.url_paths["{0}/$"] = SandboxAutoScalingResponse.dispatch
     for path in RESOURCE_GROUP_PATHS:
         moto.resourcegroups.urls.url_paths[path] = SandboxResourceGroupsResponse.dispatch
     for path in (*moto.eks.urls.url_paths, *_EKS_PATHS):
         moto.eks.urls.url_paths[path] = SandboxEKSResponse.dispatch
     route_guard()
+    route_queries()
 
 
 class _Serialised:
@@ -111,8 +134,9 @@ class Account:
         extend_moto()
         for service in _WARM:
             backends: Any = moto.backends.get_backend(service)  # type: ignore[call-overload]
-            backends[ACCOUNT_ID]["aws" if service in ("iam", "sts", "budgets") else self.region].reset()
+            backends[ACCOUNT_ID]["aws" if service in ("iam", "sts", "s3", "budgets") else self.region].reset()
         PLACEMENT_GROUPS.reset()
+        DATA_REPOSITORIES.reset()
         CAPACITY.reset()
         SCALING.reset()
         CURRENT.hooks = self._hooks
@@ -250,6 +274,8 @@ def leftovers(client: Callable[[str], Any]) -> list[str]:
         add("ECR repository", repository["repositoryName"])
     for system in client("fsx").describe_file_systems()["FileSystems"]:
         add("FSx file system", system["FileSystemId"])
+    for project in client("codebuild").list_projects()["projects"]:
+        add("CodeBuild project", project)
     for group in client("logs").describe_log_groups()["logGroups"]:
         add("log group", group["logGroupName"])
     for function in client("lambda").list_functions()["Functions"]:

@@ -119,8 +119,9 @@ class Capacity:
         days = hours / 24
         if days != int(days) or not 1 <= days <= 182 or (days > 14 and days % 7):
             raise Refusal("InvalidParameterValue", f"The capacity duration of {hours} hours is not supported.")
-        earliest = wanted.get("StartDateRange") or datetime.now(UTC)
-        latest = wanted.get("EndDateRange")
+        # botocore's times come through moto without their zone, which is UTC.
+        earliest = (wanted.get("StartDateRange") or datetime.now(UTC)).replace(tzinfo=UTC)
+        latest = wanted["EndDateRange"].replace(tzinfo=UTC) if wanted.get("EndDateRange") else None
         day = datetime.combine(earliest.date(), datetime.min.time(), UTC) + BLOCK_HOUR
         first = day if day > earliest else day + timedelta(days=1)
         found = []

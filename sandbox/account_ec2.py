@@ -12,12 +12,22 @@ from moto.core.responses import ActionResult, EmptyResult
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 from moto.ssm.responses import SimpleSystemManagerResponse
 
+from eks_fsdp.spec.versions import AMI_RELEASES
+
 from .account_capacity import CAPACITY
 from .account_ec2_capacity import CapacityRequests
 from .account_errors import Refusal as Refusal
+from .account_fsx import FileSystemNetwork
 from .refusals import launch_template_problems
 
 _EKS_AMI = re.compile(r"^/aws/service/(eks/optimized-ami|bottlerocket)/.+/(image_id|release_version|image_version)$")
+_EKS_AMI_BUILD = re.compile(r"/amazon-eks-node-al2023-x86_64-nvidia-(?P<minor>\d+\.\d+)-v(?P<build>\d{8})/image_id$")
+
+
+def _is_a_release(name: str) -> bool:
+    """Whether a parameter that names one release of the NVIDIA image names one of which the account knows."""
+    match = _EKS_AMI_BUILD.search(name)
+    return match is not None and AMI_RELEASES.get(match["minor"], "").endswith(f"-{match['build']}")
 
 
 class PlacementGroups:
@@ -85,7 +95,7 @@ def instance_type(name: str) -> dict[str, Any] | None:
     return dict(found) if found is not None else None
 
 
-class SandboxEC2Response(CapacityRequests):
+class SandboxEC2Response(FileSystemNetwork, CapacityRequests):
     """moto's EC2 with placement groups, and launch templates refused as EC2 and EKS refuse them."""
 
     def create_launch_template(self) -> ActionResult:
@@ -121,13 +131,17 @@ class SandboxEC2Response(CapacityRequests):
             del self.ec2_backend.enis[interface.id]
         return result
 
-    def delete_vpc_endpoints(self) -> ActionResult:
-        """moto keeps the endpoints' network interfaces; EC2 does not."""
-        endpoints = [self.ec2_backend.vpc_end_points.get(key) for key in self._get_param("VpcEndpointIds", [])]
-        interfaces = [key for endpoint in endpoints if endpoint for key in endpoint.network_interface_ids or []]
-        result: ActionResult = super().delete_vpc_endpoints()
-        for interface in interfaces:
-            self.ec2_backend.enis.pop(interface, None)
+    def modify_vpc_endpoint(self) -> ActionResult:
+        """moto gives a route table that a gateway endpoint gets later no route to it; EC2 does."""
+        number = self._get_param("VpcEndpointId")
+        endpoint = self.ec2_backend.vpc_end_points.get(number)
+        prefixes = getattr(endpoint, "destination_prefix_list_id", None)
+        if prefixes:
+            for table in self._get_param("AddRouteTableIds", []):
+                self.ec2_backend.create_route(table, None, gateway_id=number, destination_prefix_list_id=prefixes)
+            for table in self._get_param("RemoveRouteTableIds", []):
+                self.ec2_backend.delete_route(table, prefixes)
+        result: ActionResult = super().modify_vpc_endpoint()
         return result
 
     def create_tags(self) -> ActionResult:
@@ -184,7 +198,7 @@ class SandboxSSMResponse(SimpleSystemManagerResponse):
         """GetParameter."""
         name = str(self._get_param("Name"))
         match = _EKS_AMI.match(name)
-        if not match:
+        if not match or (_EKS_AMI_BUILD.search(name) and not _is_a_release(name)):
             return super().get_parameter()
         digest = hashlib.sha256(name.encode()).hexdigest()[:17]
         value = f"ami-{digest}" if match[2] == "image_id" else f"1.0.0-{digest[:8]}"

@@ -109,6 +109,11 @@ class EKSParts(EKSResponse):
             return methods[request.method]
         return {"POST": "CreateAccessEntry", "GET": "ListAccessEntries"}[request.method]
 
+    def list_nodegroups(self) -> Any:
+        """ListNodegroups, which refuses a cluster that does not exist."""
+        self._cluster()
+        return super().list_nodegroups()
+
     # Add-ons
 
     def create_addon(self) -> ActionResult:
@@ -192,6 +197,8 @@ class EKSParts(EKSResponse):
     def describe_addon_versions(self) -> ActionResult:
         """DescribeAddonVersions, for the control plane's Kubernetes."""
         wanted = self.querystring.get("addonName", [None])[0]
+        if self.querystring.get("kubernetesVersion", [KUBERNETES_VERSION])[0] != KUBERNETES_VERSION:
+            return ActionResult({"addons": []})
         addons = [
             {
                 "addonName": name,

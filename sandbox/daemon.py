@@ -98,6 +98,7 @@ class Daemon:
     def _serve(self) -> dict[str, Any]:
         self.progress("stand-in AWS account")
         from .account import Account
+        from .bucket_mirror import BucketMirror
         from .cloud.provider import AwsProvider, serve
         from .eks_provider import EksProvider, EksServer
         from .forwarder import Forwarder
@@ -115,6 +116,9 @@ class Daemon:
         gate = Forwarder(int(url.rpartition(":")[2]), listen=self.layout.socket(AWS_SOCKET))
         gate.start()
         self._end.callback(gate.stop)
+        mirror = BucketMirror(self.layout.root / "buckets", lambda: account.client("s3"))
+        mirror.start()
+        self._end.callback(mirror.stop)
         server, aws_port = serve(AwsProvider(account.client, ACCOUNT_ID, REGION))
         self._end.callback(lambda: server.stop(0.5).wait(2))
         eks = EksServer(EksProvider(account.cluster_token))

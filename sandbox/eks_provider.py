@@ -490,10 +490,12 @@ def _cluster_state(urn: Any) -> Any:
     async def data() -> Any:
         state = await future
         reference = state["eksCluster"]
-        unknown = reference.get("id") in (None, "", UNKNOWN) or has_unknown(state["core"]["subnetIds"])
+        unknown = reference.get("id") in (None, "", UNKNOWN)
+        # New subnets of a cluster that is there are no reason not to know its name.
+        subnets = state["core"]["subnetIds"]
         return _OutputData(
             resources={DependencyResource(reference["urn"])},
-            value=None if unknown else (reference["id"], state["core"]["subnetIds"]),
+            value=None if unknown else (reference["id"], None if has_unknown(subnets) else subnets),
             is_known=not unknown,
             is_secret=False,
         )

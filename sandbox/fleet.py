@@ -206,7 +206,12 @@ class Fleet:
         except ApiError as error:
             if error.status != 404:
                 raise
-            await self._api.create(LEASES, body)
+            try:
+                await self._api.create(LEASES, body)
+            except ApiError as other:
+                # The regular heartbeat of a node that has just joined may come first.
+                if other.status != 409:
+                    raise
 
     def device_folder(self, node: Node) -> Path:
         """Where the exporter of a node reads the state of its devices."""

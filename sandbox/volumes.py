@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from eks_fsdp.sandbox.bucket_mirror import BucketError, bucket_folder
 from eks_fsdp.sandbox.environment import Lookup, decode, field_value, resource_value
 from eks_fsdp.sandbox.mounts import Mount
 
@@ -18,6 +19,7 @@ Object = dict[str, Any]
 Files = dict[str, tuple[bytes, int]]
 """Relative path -> content and mode."""
 FSX_DRIVER = "fsx.csi.aws.com"
+S3_DRIVER = "s3.csi.aws.com"
 DEFAULT_MODE = 0o644
 TOKEN_SECONDS = 3607
 """What the API server's admission asks for; refreshed after `TOKEN_REFRESH` of it."""
@@ -46,6 +48,11 @@ class VolumeFolders:
             return self.root / "filesystems" / str(csi["volumeHandle"]).replace("/", "_")
         return self.root / "volumes" / str(volume["metadata"]["name"])
 
+    @property
+    def buckets(self) -> Path:
+        """Where buckets are shown as folders."""
+        return self.root / "buckets"
+
 
 Claim = Callable[[str], Awaitable[Object]]
 """Claim name -> the bound PersistentVolume. Raises `VolumeError`."""
@@ -66,6 +73,7 @@ class Volumes:
     node_capacity: dict[str, str]
     _paths: dict[str, Path] = field(default_factory=dict)
     _written: dict[str, Files] = field(default_factory=dict)
+    _read_only: set[str] = field(default_factory=set)
     _tokens: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     async def prepare(self) -> None:
@@ -109,7 +117,7 @@ class Volumes:
                 if not os.path.lexists(source):
                     source.mkdir(parents=True)
                 source = source.resolve()
-            read_only = bool(mount.get("readOnly")) or name in self._written
+            read_only = bool(mount.get("readOnly")) or name in self._written or name in self._read_only
             found.append(Mount(str(source), mount["mountPath"], read_only))
         return found
 
@@ -127,13 +135,29 @@ class Volumes:
         if "hostPath" in volume:
             return self._host_path(volume["hostPath"])
         if "persistentVolumeClaim" in volume:
-            path = self.folders.persistent(await self.claim(volume["persistentVolumeClaim"]["claimName"]))
-            path.mkdir(parents=True, exist_ok=True)
-            return path
+            return await self._persistent(name, volume["persistentVolumeClaim"])
         if "csi" in volume or "ephemeral" in volume:
             raise VolumeError(f"volume {name!r}: inline CSI and ephemeral volumes are not supported")
         path.mkdir(parents=True, exist_ok=True)
         self._write(name, await self._files(volume))
+        return path
+
+    async def _persistent(self, name: str, source: Object) -> Path:
+        volume = await self.claim(source["claimName"])
+        options = volume["spec"].get("mountOptions") or []
+        if source.get("readOnly") or "read-only" in options or "ro" in options:
+            self._read_only.add(name)
+        csi = volume["spec"].get("csi") or {}
+        if csi.get("driver") != S3_DRIVER:
+            path = self.folders.persistent(volume)
+            path.mkdir(parents=True, exist_ok=True)
+            return path
+        prefix = next((str(o).removeprefix("prefix ") for o in options if str(o).startswith("prefix ")), "")
+        try:
+            path = await bucket_folder(self.folders.buckets, csi["volumeAttributes"]["bucketName"]) / prefix
+        except BucketError as error:
+            raise VolumeError(str(error)) from None
+        path.mkdir(parents=True, exist_ok=True)
         return path
 
     def _host_path(self, source: Object) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 GPU_RESOURCE = "nvidia.com/gpu"
 EFA_RESOURCE = "vpc.amazonaws.com/efa"
 GPU_PRESENT_LABEL = "nvidia.com/gpu.present"
@@ -76,3 +78,16 @@ TAG_EXPIRY = "eksfsdp:expiry"
 """When the cost guard ends what carries it, in ISO 8601, or ``never``."""
 TAG_GPU_GROUP = "eksfsdp:gpu-group"
 """On a node group of GPU nodes alone: its name in the settings. What the cost guard may scale and delete has it."""
+
+IMAGE_BUILD_VARIABLE = "IMAGE"
+"""Environment variable of a build in CodeBuild: address and tag of the image to push."""
+IMAGE_BASE_VARIABLE = "BASE"
+"""The same for the base image, and the Dockerfile's argument."""
+IMAGE_DOCKERFILE = "trainer/Dockerfile"
+"""Within the build's folder."""
+
+
+def repository_name(stack: str, image: str) -> str:
+    """Name of the repository of ``image`` in ``stack``: ECR takes fewer characters than the name of a stack may have."""
+    folder = re.sub(r"[^a-z0-9]+", "-", stack.lower()).strip("-")
+    return f"{folder}/{image}" if folder else image

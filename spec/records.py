@@ -13,6 +13,8 @@ ROW_SCHEMA = 1
 RECORD_SCHEMA = 1
 EVENT_KEY = "eksfsdp"
 """Every JSON line of the trainer has this key; its value is the kind of the line: ``start``, ``step``, ``eval``, ``end``."""
+CHECK_KEY = "eksfsdp-check"
+"""The same for the lines of `trainer.check_nodes`: ``devices``, ``reduce``."""
 
 
 class StartRow(Strict):

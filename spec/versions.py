@@ -35,6 +35,7 @@ AMI_RELEASES: dict[str, str] = {"1.34": "1.34.9-20260801"}
 """Release of EKS' AL2023 NVIDIA image by Kubernetes minor version: driver 580.159.03, EFA 3.1.0. Later ones warn of kernel panics."""
 VPC_CNI, KUBE_PROXY, COREDNS, POD_IDENTITY = "vpc-cni", "kube-proxy", "coredns", "eks-pod-identity-agent"
 EBS_CSI, FSX_CSI = "aws-ebs-csi-driver", "aws-fsx-csi-driver"
+S3_CSI = "aws-mountpoint-s3-csi-driver"
 NODE_MONITORING, CLOUDWATCH = "eks-node-monitoring-agent", "amazon-cloudwatch-observability"
 ADDON_VERSIONS: dict[str, str | dict[str, str]] = {
     VPC_CNI: "v1.22.4-eksbuild.3",
@@ -53,6 +54,7 @@ ADDON_VERSIONS: dict[str, str | dict[str, str]] = {
     POD_IDENTITY: "v1.3.10-eksbuild.3",
     EBS_CSI: "v1.66.0-eksbuild.1",
     FSX_CSI: "v1.9.0-eksbuild.1",
+    S3_CSI: "v2.3.0-eksbuild.1",
     NODE_MONITORING: "v1.6.1-eksbuild.1",
     CLOUDWATCH: "v6.7.0-eksbuild.1",
 }
@@ -69,6 +71,12 @@ KUBERNETES_SUPPORT: dict[str, tuple[date, date]] = {
 its user guide (kubernetes-versions). After the latter EKS makes no cluster of that version. Of later versions EKS itself is asked."""
 GUARD_IMAGE = "public.ecr.aws/lambda/python:3.13.2026.06.05.14"
 """AWS' own image with Python and boto3: what the idle guard runs in. ``python3.13`` is the expiry function's runtime too."""
+BUSYBOX_IMAGE = "public.ecr.aws/docker/library/busybox:1.37.0"
+TRAINER_BASE_IMAGE = "public.ecr.aws/deep-learning-containers/pytorch-training:2.10.0-gpu-py313-cu130-ubuntu22.04-ec2"
+"""Base of the trainer's image: the newest AWS Deep Learning Container for EC2 and EKS with EFA in ``/opt/amazon``. AWS patches
+what the tag names; ``image build --base REPOSITORY@sha256:...`` fixes it."""
+CODEBUILD_IMAGE = "aws/codebuild/amazonlinux-x86_64-standard:5.0"
+"""What builds of the trainer's image run in."""
 TRAINER_REPOSITORY = "eks-fsdp/trainer"
 """Name of the ECR repository of the trainer's image."""
 

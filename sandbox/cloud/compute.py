@@ -120,8 +120,8 @@ LAUNCH_TEMPLATE = Kind(
     auto_name="name",
     name_limit=128,
     volatile=frozenset({"latestVersion", "defaultVersion"}),
-    # New tags of the template itself are no new version of it.
-    volatile_on=frozenset({"description", *_DATA.values()}),
+    # As the real provider: new tags of the template itself might be a new version of it, and a description never is.
+    volatile_on=frozenset({"tags", *_DATA.values()}),
     checks=(_template_checks,),
     tagged=ec2_tagger,
 )

@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 from google.protobuf import empty_pb2
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
 
-from . import capacity, compute, eks, guard, iam, logs, network, pod_identity, storage
+from . import buckets, build, capacity, compute, eks, guard, iam, logs, network, pod_identity, storage
 from .invokes import UnknownInvoke, invoke
 from .kinds import API_ERRORS, Call, Context, Kind, Step, api_message, is_gone
 from .shapes import Untranslatable
@@ -26,7 +26,7 @@ VERSION = "7.51.1"
 """Of the SDK whose types are covered."""
 KINDS: dict[str, Kind] = {
     kind.token: kind
-    for part in (network, compute, capacity, iam, eks, logs, pod_identity, storage, guard)
+    for part in (network, compute, capacity, iam, eks, logs, pod_identity, storage, buckets, build, guard)
     for kind in part.KINDS
 }
 """Every resource type that the stand-in covers, by token."""
@@ -154,7 +154,7 @@ class AwsProvider(provider_pb2_grpc.ResourceProviderServicer):
     def Diff(self, request: Any, context: Any) -> Any:
         kind = self._kind(request.urn, context)
         news = from_struct(request.news)
-        olds = from_struct(request.old_inputs) if request.HasField("old_inputs") else from_struct(request.olds)
+        olds = before(request, from_struct(request.olds), news)
         return difference(kind, olds, news, list(request.ignoreChanges))
 
     def Create(self, request: Any, context: Any) -> Any:
@@ -219,7 +219,7 @@ class AwsProvider(provider_pb2_grpc.ResourceProviderServicer):
     def Update(self, request: Any, context: Any) -> Any:
         kind = self._kind(request.urn, context)
         state, inputs = from_struct(request.olds), from_struct(request.news)
-        old = from_struct(request.old_inputs) if request.HasField("old_inputs") else state
+        old = before(request, state, inputs)
         operation = self._context(kind, self._config(context), inputs, id=request.id, state=state, old=old)
         changed = _changes(old, inputs)
         handled = {name for update in kind.updates for name in update.on} | kind.ignored
@@ -323,6 +323,15 @@ def _detail(response: Any, path: str, old: Any, new: Any, replaces: bool) -> Non
 
 def _changes(olds: Mapping[str, Any], news: Mapping[str, Any]) -> set[str]:
     return {key for key in set(olds) | set(news) if not key.startswith("__") and olds.get(key) != news.get(key)}
+
+
+def before(request: Any, state: Mapping[str, Any], news: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs before an update. What the program left open and says now as AWS had chosen it is no change."""
+    if not request.HasField("old_inputs"):
+        return dict(state)
+    said = from_struct(request.old_inputs)
+    chosen = {key: value for key, value in news.items() if said.get(key) is None and state.get(key) == value}
+    return {**said, **chosen}
 
 
 def _plain(inputs: Mapping[str, Any]) -> dict[str, Any]:

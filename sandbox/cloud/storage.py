@@ -156,6 +156,8 @@ FILE_SYSTEM = Kind(
         "arn": "ResourceARN",
         "storageCapacity": "StorageCapacity",
         "storageType": "StorageType",
+        "deploymentType": "LustreConfiguration.DeploymentType",
+        "perUnitStorageThroughput": "LustreConfiguration.PerUnitStorageThroughput",
         "subnetIds": "SubnetIds[0]",  # the SDK has one subnet where the API has a list
         "ownerId": "OwnerId",
         "vpcId": "VpcId",
@@ -184,4 +186,53 @@ FILE_SYSTEM = Kind(
     tagged=arn_tagger("ResourceARN", "Tags", "TagKeys"),
 )
 
-KINDS = (REPOSITORY, LIFECYCLE_POLICY, FILE_SYSTEM)
+_ASSOCIATION = {"AssociationId": identity}
+
+DATA_REPOSITORY = Kind(
+    token="aws:fsx/dataRepositoryAssociation:DataRepositoryAssociation",
+    service="fsx",
+    create=Call(
+        "create_data_repository_association",
+        {
+            "FileSystemId": "fileSystemId",
+            "FileSystemPath": "fileSystemPath",
+            "DataRepositoryPath": "dataRepositoryPath",
+            "BatchImportMetaDataOnCreate": "batchImportMetaDataOnCreate",
+            "ImportedFileChunkSize": "importedFileChunkSize",
+            "S3": "s3",
+        },
+        tags="Tags",
+    ),
+    id="Association.AssociationId",
+    read=describer("describe_data_repository_associations", "AssociationIds", "Associations"),
+    observed={
+        "arn": "ResourceARN",
+        "associationId": "AssociationId",
+        "fileSystemId": "FileSystemId",
+        "fileSystemPath": "FileSystemPath",
+        "dataRepositoryPath": "DataRepositoryPath",
+        "tags": tag_map,
+    },
+    delete=Call(
+        "delete_data_repository_association",
+        {
+            **_ASSOCIATION,
+            "DeleteDataInFileSystem": lambda context: bool(context.state.get("deleteDataInFilesystem")),
+        },
+    ),
+    updates=(
+        Update(
+            ("s3", "importedFileChunkSize"),
+            Call(
+                "update_data_repository_association",
+                {**_ASSOCIATION, "S3": "s3", "ImportedFileChunkSize": "importedFileChunkSize"},
+            ),
+        ),
+    ),
+    replaces=frozenset({"fileSystemId", "fileSystemPath", "dataRepositoryPath", "batchImportMetaDataOnCreate"}),
+    ignored=frozenset({"deleteDataInFilesystem"}),
+    delete_before_replace=True,
+    tagged=arn_tagger("ResourceARN", "Tags", "TagKeys"),
+)
+
+KINDS = (REPOSITORY, LIFECYCLE_POLICY, FILE_SYSTEM, DATA_REPOSITORY)

@@ -6,14 +6,13 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from eks_fsdp.spec.checkpoints import checkpoint_bytes
 from eks_fsdp.spec.models import MODEL_PRESETS
 from eks_fsdp.spec.names import CHECKPOINT_MOUNT, RENDEZVOUS_ETCD_V3, SCRATCH_MOUNT, TRAINER_CONFIG_PATH
 
 if TYPE_CHECKING:
     from eks_fsdp.spec.settings import JobSettings, Settings
 
-CHECKPOINT_BYTES_PER_PARAMETER = 12
-"""The float32 weight and Adam's two moments of it."""
 LUSTRE_BURST_MBPS_PER_TIB = 500
 """What an FSx for Lustre file system of the lowest throughput writes for a while; none of the levels is slower."""
 _OPERATORS_PREFIX = "PET_"
@@ -53,7 +52,7 @@ def _job(settings: Settings, name: str, job: JobSettings) -> Iterable[str]:
             f"{group.instance_type}, and NCCL takes one rank for each; accepted: 1 to {group.instance.gpus}"
         )
     directory = job.trainer.checkpoint.directory
-    if directory and settings.storage.mode == "none":
+    if directory and not directory.startswith("s3://") and settings.storage.mode == "none":
         yield (
             f"jobs.{name}.trainer.checkpoint.directory: {directory!r} needs storage, and storage.mode is 'none'; "
             "accepted: fsx, existing"
@@ -93,11 +92,15 @@ def queue(settings: Settings) -> Iterable[str]:
     """What is promised of a job's place, the queue can keep, and what runs the queue is there."""
     if settings.queue.mode == "none":
         return
+    efa = {group.name for group in settings.gpu_nodes if group.uses_efa}
     for name, job in settings.jobs.items():
-        if job.topology == "required" and settings.queue.topology != "network":
+        used = {job.group} if job.group else {group.name for group in settings.gpu_nodes}
+        near = settings.queue.topology_of(efa=bool(used & efa))
+        if job.topology == "required" and near != "network":
             yield (
-                f"jobs.{name}.topology: 'required', and the queue chooses nodes without regard to the network "
-                f"(queue.topology {settings.queue.topology!r}); accepted: preferred, none, or queue.topology 'network'"
+                f"jobs.{name}.topology: 'required', and the queue chooses its nodes without regard to the network "
+                f"(queue.topology {settings.queue.topology!r}); accepted: preferred, none, or queue.topology 'network' "
+                "with EFA nodes"
             )
     if settings.queue.mode == "install" and settings.training_operator.mode == "none":
         yield (
@@ -115,7 +118,7 @@ def grace(settings: Settings) -> Iterable[str]:
             continue
         needed = checkpoint_seconds(job.trainer.model, storage.capacity_gib, storage.throughput)
         if needed >= job.grace_seconds:
-            size = MODEL_PRESETS[job.trainer.model].num_parameters * CHECKPOINT_BYTES_PER_PARAMETER / 1e9
+            size = checkpoint_bytes(MODEL_PRESETS[job.trainer.model].num_parameters) / 1e9
             yield (
                 f"jobs.{name}.grace_seconds: {job.grace_seconds} is too short to save {size:.0f} GB of {job.trainer.model} "
                 f"to {storage.capacity_gib} GiB of FSx for Lustre, which takes {needed:.0f} s at its very best; accepted: "
@@ -128,7 +131,7 @@ def checkpoint_seconds(model: str, capacity_gib: int, throughput: int) -> float:
 
     ``throughput``: MB/s for each TiB of an FSx for Lustre file system of ``capacity_gib``.
     """
-    size = MODEL_PRESETS[model].num_parameters * CHECKPOINT_BYTES_PER_PARAMETER
+    size = checkpoint_bytes(MODEL_PRESETS[model].num_parameters)
     return size / (max(throughput, LUSTRE_BURST_MBPS_PER_TIB) * 1e6 * capacity_gib / 1024)
 
 

@@ -125,7 +125,6 @@ class Settings(Strict):
         def used(part: Part) -> Part:
             return part if part.mode == "none" else part.model_copy(update={"mode": "existing"})
 
-        storage = self.storage if self.storage.mode == "none" else self.storage.model_copy(update={"mode": "existing"})
         changed = self.model_copy(
             update={
                 "cluster": ClusterSettings(
@@ -144,7 +143,8 @@ class Settings(Strict):
                 "ephemeral": False,
                 "monitoring": used(self.monitoring),
                 "namespace": there,
-                "storage": storage,
+                "storage": self.storage.used(),
+                "image": self.image.used(),
                 "jobs": dict(jobs),
             }
         )

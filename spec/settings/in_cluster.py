@@ -49,12 +49,16 @@ class QueueSettings(PartSettings):
     wait_for_pods_minutes: int = Field(default=15, ge=1, le=240)
     """Minutes in which an admitted job must run, else it goes back into the queue."""
     topology: Literal["nodes", "network"] = "nodes"
-    """What a job's nodes are chosen by. ``nodes``: whichever are free; ``network``: those that are close to each other, by AWS' labels
-    ``topology.k8s.aws/network-node-layer-*``. A node without these labels then gets no job."""
+    """What a job's nodes are chosen by. ``nodes``: whichever are free; ``network``: EFA nodes that are close to each other, by
+    AWS' labels ``topology.k8s.aws/network-node-layer-*``. An EFA node without these labels then gets no job."""
     order: Literal["best-effort", "strict"] = "best-effort"
     """``best-effort``: a job that fits may overtake an older one that does not; ``strict``: none may, and large jobs get their turn."""
     reclaim: bool = False
     """Whether a team takes its own nodes back from jobs that borrow them. These save a checkpoint and wait in the queue again."""
+
+    def topology_of(self, *, efa: bool) -> Literal["nodes", "network"]:
+        """What nodes with or without EFA are chosen by."""
+        return self.topology if efa else "nodes"
 
 
 class TeamSettings(Strict):

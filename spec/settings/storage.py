@@ -35,6 +35,8 @@ class S3MountSettings(Strict):
     """Objects below this prefix only."""
     path: str = Field(pattern=r"^/[A-Za-z0-9._/-]+$")
     """Where pods find it, such as ``/mnt/models``."""
+    kms_key_arn: KmsKeyArn | None = None
+    """Key that the objects are encrypted with; None: S3's own."""
 
 
 class StorageSettings(Strict):
@@ -55,11 +57,13 @@ class StorageSettings(Strict):
     s3_mounts: dict[Name, S3MountSettings] = {}
     """Buckets with models and data, by a name of your own."""
     checkpoint_bucket: Bucket | None = None
-    """Bucket that jobs may write ``s3://`` checkpoints to."""
+    """Bucket that jobs may write ``s3://BUCKET/NAMESPACE/...`` checkpoints to."""
+    checkpoint_kms_key_arn: KmsKeyArn | None = None
+    """Key that the objects of `checkpoint_bucket` are encrypted with; None: S3's own."""
     kms_key_arn: KmsKeyArn | None = None
     """Key of a new file system; None: FSx' own."""
     retain: bool | None = None
-    """Whether a destroyed stack leaves the file system; None: yes, but for an ephemeral stack."""
+    """Whether a new file system is protected: nothing deletes or replaces it. None: yes, but for an ephemeral stack."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> StorageSettings:
@@ -68,11 +72,22 @@ class StorageSettings(Strict):
         for setting in ("file_system_id", "data_repository"):
             if self.mode != "fsx" and getattr(self, setting) is not None:
                 raise ValueError(f"{setting}: goes with storage.mode 'fsx' only, and that is {self.mode!r}")
-        paths = [mount.path for mount in self.s3_mounts.values()]
-        for name, mount in self.s3_mounts.items():
-            if paths.count(mount.path) > 1:
-                raise ValueError(f"s3_mounts.{name}.path: {mount.path!r} is used twice; accepted: one path for each")
+        if self.file_system_id is not None and self.kms_key_arn is not None:
+            raise ValueError("kms_key_arn: goes with a new file system, and file_system_id names one that is there")
+        if self.checkpoint_kms_key_arn is not None and self.checkpoint_bucket is None:
+            raise ValueError("checkpoint_kms_key_arn: goes with checkpoint_bucket, and that is not set")
         return self
+
+    def retained(self, ephemeral: bool) -> bool:
+        """Whether the file system outlives the stack, which is ``ephemeral`` or not."""
+        return not ephemeral if self.retain is None else self.retain
+
+    def used(self) -> StorageSettings:
+        """The same storage as a stack of jobs sees it: all of it is there already."""
+        mode = self.mode if self.mode == "none" else "existing"
+        return self.model_copy(
+            update={"mode": mode, "file_system_id": None, "data_repository": None, "kms_key_arn": None, "retain": None}
+        )
 
 
 class ImageSettings(Strict):
@@ -84,12 +99,28 @@ class ImageSettings(Strict):
     """Tag of the image; never ``latest``."""
     digest: str | None = Field(default=None, pattern=r"^sha256:[0-9a-f]{64}$")
     """Digest of the image; what `eks-fsdp image build` prints. It wins over the tag."""
+    codebuild: bool = False
+    """Whether the program makes a CodeBuild project, for `eks-fsdp image build --with codebuild` where there is no Docker."""
+    kms_key_arn: KmsKeyArn | None = None
+    """Key that encrypts the program's repository; None: ECR's own (AES-256)."""
 
     @model_validator(mode="after")
     def _pinned(self) -> ImageSettings:
         if self.tag == "latest":
             raise ValueError("tag: 'latest' is not a version; accepted: an immutable tag")
+        for setting in ("codebuild", "kms_key_arn"):
+            if self.repository and getattr(self, setting):
+                raise ValueError(f"{setting}: goes with the program's own repository, and image.repository is set")
         return self
+
+    def used(self) -> ImageSettings:
+        """The same image as a stack of jobs names it."""
+        return self.model_copy(update={"codebuild": False, "kms_key_arn": None})
+
+    @property
+    def chosen(self) -> bool:
+        """Whether the settings say which image: a digest, a tag other than the default, or a repository of the user's own."""
+        return bool(self.repository or self.digest) or self.tag != type(self).model_fields["tag"].default
 
     @property
     def version(self) -> str:

@@ -62,7 +62,8 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     sandbox = start(folder)
     try:
         sandbox.run("pulumi", "stack", "init", "sandbox", check=False)
-        sandbox.run("pulumi", "up", "-s", "sandbox", "--yes", "--skip-preview", "--non-interactive", timeout=300)
+        pack = ("--policy-pack", "policies", "--policy-pack-config", "policies/sandbox.json")
+        sandbox.run("pulumi", "up", "-s", "sandbox", "--yes", "--skip-preview", "--non-interactive", *pack, timeout=300)
         yield sandbox
     finally:
         stop(folder)

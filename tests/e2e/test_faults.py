@@ -105,10 +105,10 @@ def wait_for(condition: Any, what: str, seconds: float) -> None:
 
 
 def pending_reason(platform: Sandbox, out: Path, words: str) -> None:
-    """Run a job that cannot be placed: the scheduler's ``words`` are shown within 30 s, and end the job."""
+    """Run a job that cannot be placed: the queue's ``words`` are shown within 30 s, and end the job."""
     began = time.monotonic()
     with subprocess.Popen(
-        [*CLI, "run", "-s", "sandbox", "--out", str(out), "--pending-timeout", "20"],
+        [*CLI, "run", "-s", "sandbox", "--out", str(out), "--queue-timeout", "20"],
         cwd=ROOT, env=platform.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     ) as run:  # fmt: skip
         assert run.stdout is not None
@@ -125,7 +125,7 @@ def pending_reason(platform: Sandbox, out: Path, words: str) -> None:
     assert words in record["message"]
 
 
-def test_without_the_device_plugin_the_schedulers_reason_is_shown_within_30_seconds(
+def test_without_the_device_plugin_the_queues_reason_is_shown_within_30_seconds(
     platform: Sandbox, tmp_path: Path
 ) -> None:
     plugin = "daemonset/nvidia-device-plugin"
@@ -137,19 +137,17 @@ def test_without_the_device_plugin_the_schedulers_reason_is_shown_within_30_seco
         wait_for(
             lambda: "nvidia" not in platform.run(*kubectl, "get", "pods"), "the end of the device plugin's pods", 60
         )
-        pending_reason(platform, tmp_path / "run", "Insufficient nvidia.com/gpu")
+        pending_reason(platform, tmp_path / "run", 'resource "nvidia.com/gpu": 4')
     finally:
         platform.run(*kubectl, "patch", plugin, "-p", somewhere)
         platform.run(*kubectl, "rollout", "status", plugin, "--timeout=60s")
 
 
-def test_without_a_toleration_the_schedulers_reason_is_shown_within_30_seconds(
-    platform: Sandbox, tmp_path: Path
-) -> None:
+def test_without_a_toleration_the_queues_reason_is_shown_within_30_seconds(platform: Sandbox, tmp_path: Path) -> None:
     taint = ("kubectl", "taint", "nodes", "-l", "eksfsdp/gpu-group=p5")
     platform.run(*taint, "maintenance=true:NoSchedule")
     try:
-        pending_reason(platform, tmp_path / "run", "untolerated taint")
+        pending_reason(platform, tmp_path / "run", 'taint "maintenance')
     finally:
         platform.run(*taint, "maintenance-")
 

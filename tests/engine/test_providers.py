@@ -23,7 +23,15 @@ with warnings.catch_warnings():
     import pulumi_aws as aws
     import pulumi_eks as eks
 
-    _ = (aws.ec2.Vpc, aws.eks.NodeGroup, aws.iam.Role, aws.vpc.SecurityGroupIngressRule, aws.ecr.Repository, aws.fsx)
+    _ = (
+        aws.ec2.Vpc,
+        aws.eks.NodeGroup,
+        aws.iam.Role,
+        aws.vpc.SecurityGroupIngressRule,
+        aws.ecr.Repository,
+        aws.fsx,
+        aws.sqs,
+    )
 
 pytestmark = [
     pytest.mark.engine,
@@ -256,8 +264,8 @@ def _types_fit(stack: Inline) -> None:
 
 
 def test_types_that_are_not_covered_are_named(stand: Stand, monkeypatch: pytest.MonkeyPatch) -> None:
-    stack = Inline(stand, lambda: aws.s3.Bucket("b") and None, monkeypatch)
-    with pytest.raises(automation.CommandError, match="does not cover the resource type aws:s3/bucket:Bucket"):
+    stack = Inline(stand, lambda: aws.sqs.Queue("q") and None, monkeypatch)
+    with pytest.raises(automation.CommandError, match="does not cover the resource type aws:sqs/queue:Queue"):
         stack.preview()
 
 

@@ -15,6 +15,7 @@ import torch.distributed.checkpoint  # noqa: F401
 import transformers.models.llama.modeling_llama  # noqa: F401
 
 import eks_fsdp.trainer.train  # noqa: F401
+from eks_fsdp.trainer import check_nodes
 from eks_fsdp.trainer.__main__ import main
 
 
@@ -41,6 +42,9 @@ def rank(request: dict, number: int, port: int) -> int:
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(port),
         )
+    if "CHECK_NODES" in os.environ:  # its arguments, in place of the trainer
+        check_nodes.main(os.environ["CHECK_NODES"].split())
+        return 0
     return main(request["arguments"])
 
 

@@ -37,8 +37,11 @@ with warnings.catch_warnings():
         aws.fsx.LustreFileSystem,
         aws.iam.Role,
         aws.vpc,
+        aws.s3.Bucket,
+        aws.codebuild.Project,
+        aws.cloudwatch.LogGroup,
     )
-    _ = (k8s.apps.v1.Deployment, k8s.core.v1.Pod, k8s.rbac.v1.Role, k8s.kustomize.v2.Directory)
+    _ = (k8s.batch.v1.Job, k8s.apps.v1.Deployment, k8s.core.v1.Pod, k8s.rbac.v1.Role, k8s.kustomize.v2.Directory)
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -72,6 +75,7 @@ class Declared:
     depends_on: tuple[str, ...]
     deleted_with: str
     retained: bool
+    protected: bool
     custom: bool
     ignored_changes: tuple[str, ...]
     deleted_before_replaced: bool
@@ -146,6 +150,7 @@ class _Recorder(mocks.MockMonitor):
                     depends_on=tuple(request.dependencies),
                     deleted_with=request.deletedWith,
                     retained=request.retainOnDelete,
+                    protected=request.protect,
                     custom=request.custom,
                     ignored_changes=tuple(request.ignoreChanges),
                     deleted_before_replaced=request.deleteBeforeReplace,

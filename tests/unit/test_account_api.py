@@ -170,6 +170,10 @@ def test_add_ons_and_access_entries(cloud: Cloud) -> None:
     assert made["status"] == "ACTIVE"
     assert eks.list_addons(clusterName="c")["addons"] == ["vpc-cni"]
     assert "not supported" in refusal(lambda: eks.create_addon(clusterName="c", addonName="nothing"))
+    other = {"clusterName": "c", "addonName": "coredns"}
+    old = refusal(lambda: eks.create_addon(**other, addonVersion="v1.0.0-eksbuild.1"))
+    assert "Addon version specified is not supported" in old
+    assert "ConfigurationValue" in refusal(lambda: eks.create_addon(**other, configurationValues="a: b"))
     eks.update_addon(clusterName="c", addonName="vpc-cni", configurationValues="{}")
     assert eks.describe_addon(clusterName="c", addonName="vpc-cni")["addon"]["configurationValues"] == "{}"
     eks.untag_resource(resourceArn=made["addonArn"], tagKeys=["a"])

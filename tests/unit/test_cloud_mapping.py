@@ -10,7 +10,7 @@ from pulumi.runtime.proto import provider_pb2
 
 from eks_fsdp.sandbox.cloud.kinds import Context, Kind
 from eks_fsdp.sandbox.cloud.network import permissions
-from eks_fsdp.sandbox.cloud.provider import KINDS, difference
+from eks_fsdp.sandbox.cloud.provider import KINDS, before, difference
 from eks_fsdp.sandbox.cloud.shapes import Untranslatable, api_value, member_name
 from eks_fsdp.sandbox.cloud.wire import UNKNOWN, from_struct, has_unknown, to_struct
 
@@ -196,3 +196,11 @@ def test_tables_fit_the_sdk(token: str) -> None:
     # The SDK has no region where the service is global; nor some of the inputs that only the constructor takes.
     extra = {"region", "arn", "tags", "tagsAll"}
     assert unknown <= extra
+
+
+def test_saying_what_aws_had_chosen_changes_nothing() -> None:
+    state = {"amiType": "x", "capacityType": "ON_DEMAND"}
+    request = provider_pb2.DiffRequest(olds=to_struct(state), old_inputs=to_struct({"amiType": "x"}))
+    for said, changed in (("ON_DEMAND", False), ("SPOT", True)):
+        news = {"amiType": "x", "capacityType": said}
+        assert bool(difference(GROUP, before(request, from_struct(request.olds), news), news, []).replaces) is changed

@@ -390,6 +390,7 @@ def test_an_existing_cluster_by_name_is_asked_of_eks(declare_program: Declare) -
         "monitoring": off,
         "etcd": off,
         "training_operator": off,
+        "queue": off,
     }
     args = TrainingPlatformArgs(settings=Settings.parse(values), stack="unit", now=NOW)
     made = {(r.type.rpartition(":")[2], r.name): r for r in declare_program(lambda: TrainingPlatform("p", args))}

@@ -38,6 +38,10 @@ UNTAGGED = {
 GUARDED = {"expiry": "2027-01-31T18:00:00Z", "budget_usd": 500, "budget_email": "team@example.com"}
 
 
+APART = {"p-etcd-storage-class", "p-etcd-claim", "p-etcd-server"}
+"""What is deleted by itself, before nodes and cluster."""
+
+
 def sandbox_settings(**changes: Any) -> Settings:
     """The settings of the sandbox's stack file, with changes."""
     file = yaml.safe_load((ROOT / "stacks/Pulumi.sandbox.yaml").read_text())["config"]
@@ -101,7 +105,7 @@ def test_every_component_has_the_frozen_token_of_its_class(declared: list[Declar
         assert isinstance(token, ast.Constant), name
         assert str(token.value).split(":")[2] == name
         written.add(token.value)
-    assert written == tokens
+    assert written == tokens | {"eksfsdp:image:ImageBuild", "eksfsdp:storage:S3Mounts"}
 
 
 def component_classes() -> list[tuple[str, ast.ClassDef]]:
@@ -180,8 +184,8 @@ def test_what_is_in_the_cluster_ends_with_it_and_jobs_outlive_their_declaration(
     for resource in declared:
         if resource.type.startswith("kubernetes:"):
             job = resource.name.startswith("p-job-")
-            # A budget that is still there when the nodes go would hold up each of them.
-            apart = job or resource.name == "p-etcd-budget"
+            # A claim that goes with the cluster leaves its volume behind, and its pod holds it.
+            apart = job or resource.name in APART
             assert inherited(resource, "retained") == (True if job else None), resource.name
             assert inherited(resource, "deleted_with") == (None if apart else control_plane), resource.name
 
@@ -251,12 +255,13 @@ def test_the_programs_labels_of_system_nodes_win_over_the_users(declare_program:
 
 
 def test_checkpoints_stay_where_they_are_when_the_gpu_groups_move(declared: list[Declared]) -> None:
-    assert one(declared, "aws:fsx/lustreFileSystem:LustreFileSystem").ignored_changes == ("subnetIds",)
+    system = one(declared, "aws:fsx/lustreFileSystem:LustreFileSystem")
+    assert system.ignored_changes == ("subnetIds", "securityGroupIds")
 
 
 def test_the_efa_group_is_open_to_itself_both_ways(declared: list[Declared]) -> None:
     for kind in ("Ingress", "Egress"):
-        rule = one(declared, f"aws:vpc/securityGroup{kind}Rule:SecurityGroup{kind}Rule", "efa").inputs
+        rule = one(declared, f"aws:vpc/securityGroup{kind}Rule:SecurityGroup{kind}Rule", "-efa-").inputs
         assert rule["ipProtocol"] == "-1"
         assert rule["securityGroupId"] == rule["referencedSecurityGroupId"] == "p-efa-group-id"
 
@@ -369,7 +374,9 @@ def test_the_outputs_of_the_stack(declared: list[Declared]) -> None:
     assert seen.pop("jobs")["first"]["nodes"] == 1
     assert seen == {
         "cluster_name": "cluster-1",
+        "file_system_id": "p-storage-lustre-id",
         "namespace": "training",
-        "image": "123456789012.dkr.ecr.us-west-2.amazonaws.com/unit/eks-fsdp/trainer:0.1.0",
+        "image_repository": "123456789012.dkr.ecr.us-west-2.amazonaws.com/unit/eks-fsdp/trainer",
+        "image": "123456789012.dkr.ecr.us-west-2.amazonaws.com/unit/eks-fsdp/trainer:sandbox",
         "gpu_node_groups": [{"name": "p5", "instance_type": "p5.48xlarge", "desired": 4}],
     }

@@ -185,7 +185,10 @@ def test_pods_that_a_node_has_addresses_for(name: str, layout: Any, pods: int) -
 
 def test_the_kubelet_is_told_where_the_layout_leaves_fewer_pods_than_eks_thinks(declare_program: Declare) -> None:
     dense = group(efa="efa-only-dense")
-    assert node_config(inputs(declare_program, dense)["template"].inputs)["kubelet"] == {"config": {"maxPods": 51}}
+    assert node_config(inputs(declare_program, dense)["template"].inputs)["kubelet"] == {
+        "config": {"maxPods": 51},
+        "flags": ["--max-pods=51"],
+    }
     prefixes = inputs(declare_program, dense, prefix_delegation=True)["template"].inputs
     assert "kubelet" not in node_config(prefixes)
 

@@ -153,10 +153,10 @@ def declared(declare_program: Declare) -> list[Declared]:
 
 def test_two_schedules_call_the_function(declared: list[Declared]) -> None:
     schedules = {s.name: s.inputs for s in of_type(declared, "aws:scheduler/schedule:Schedule")}
-    assert [s["scheduleExpression"] for s in schedules.values()] == [
-        "at(2027-01-31T18:00:00)",
-        "at(2027-02-01T00:00:00)",
-    ]
+    assert {name: s["scheduleExpression"] for name, s in schedules.items()} == {
+        "p-guard-scale": "at(2027-01-31T18:00:00)",
+        "p-guard-delete": "at(2027-02-01T00:00:00)",
+    }
     for name, action in (("p-guard-scale", "scale"), ("p-guard-delete", "delete")):
         schedule = schedules[name]
         assert json.loads(schedule["target"]["input"]) == {"action": action}

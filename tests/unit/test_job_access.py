@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from eks_fsdp.components.hugging_face import token_of
-from eks_fsdp.components.job_policies import job_policies, partition
+from eks_fsdp.components.job_policies import job_policies
 from eks_fsdp.components.job_security import pod_security_level
+from eks_fsdp.components.s3_mounts import partition
 from eks_fsdp.spec.base import SettingsError
 from eks_fsdp.spec.settings import Settings, StorageSettings
 
@@ -34,7 +35,7 @@ NO_CHECKPOINTS: dict[str, Any] = {
 
 def statements(**storage: Any) -> dict[str, dict[str, Any]]:
     """Statements of the policies by resource and first action."""
-    policies = job_policies(StorageSettings.parse(storage), "us-west-2")
+    policies = job_policies(StorageSettings.parse(storage), "us-west-2", "red")
     found = [s for policy in policies for s in json.loads(policy)["Statement"]]
     return {f"{s['Resource']} {s['Action'][0]}": s for s in found}
 
@@ -50,12 +51,12 @@ def test_jobs_read_the_mounted_buckets_below_their_prefix_and_write_that_of_chec
         "arn:aws:s3:::data s3:ListBucket",
         "arn:aws:s3:::data/* s3:GetObject",
         "arn:aws:s3:::checkpoints s3:ListBucket",
-        "arn:aws:s3:::checkpoints/* s3:GetObject",
+        "arn:aws:s3:::checkpoints/red/* s3:GetObject",
     }
     limited = found["arn:aws:s3:::models s3:ListBucket"]
-    assert limited["Condition"] == {"StringLike": {"s3:prefix": ["llama2", "llama2/*"]}}
+    assert limited["Condition"] == {"StringLike": {"s3:prefix": ["llama2/", "llama2/*"]}}
     assert found["arn:aws:s3:::models/llama2/* s3:GetObject"]["Action"] == ["s3:GetObject"]
-    assert "s3:PutObject" in found["arn:aws:s3:::checkpoints/* s3:GetObject"]["Action"]
+    assert "s3:PutObject" in found["arn:aws:s3:::checkpoints/red/* s3:GetObject"]["Action"]
 
 
 def test_no_right_is_for_everything() -> None:
@@ -66,12 +67,12 @@ def test_no_right_is_for_everything() -> None:
 
 def test_a_bucket_that_is_mounted_twice_is_allowed_once() -> None:
     twice = {name: {"bucket": "data", "path": f"/mnt/{name}"} for name in ("a", "b")}
-    assert len(job_policies(StorageSettings.parse({"s3_mounts": twice}), "us-west-2")) == 1
+    assert len(job_policies(StorageSettings.parse({"s3_mounts": twice}), "us-west-2", "red")) == 1
     assert len(statements(s3_mounts=twice)) == 2
 
 
 def test_jobs_that_use_no_bucket_have_no_rights() -> None:
-    assert job_policies(StorageSettings(), "us-west-2") == []
+    assert job_policies(StorageSettings(), "us-west-2", "red") == []
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,7 @@ def test_jobs_that_use_no_bucket_have_no_rights() -> None:
 )
 def test_arns_are_of_the_regions_partition(region: str, expected: str) -> None:
     assert partition(region) == expected
-    [policy] = job_policies(StorageSettings(checkpoint_bucket="checkpoints"), region)
+    [policy] = job_policies(StorageSettings(checkpoint_bucket="checkpoints"), region, "red")
     assert f'"arn:{expected}:s3:::checkpoints"' in policy
 
 
@@ -167,11 +168,22 @@ def test_etcds_volume_goes_before_the_nodes_and_the_cluster(declared: list[Decla
     assert kind.urn in claim.depends_on
     nodes = one(declared, "eks:index:ManagedNodeGroup").urn
     by_urn = {resource.urn: resource for resource in declared}
-    for resource in (kind, claim, server, by_name["PodDisruptionBudget", "p-etcd-budget"]):
+    # What a restart keeps need not be kept from drains.
+    assert ("PodDisruptionBudget", "p-etcd-budget") not in by_name
+    for resource in (kind, claim, server):
         assert nodes in resource.depends_on
         assert not resource.deleted_with
         assert not by_urn[resource.parent].deleted_with
     assert kind.inputs["parameters"]["tagSpecification_1"] == "eksfsdp:owner=sandbox"
+
+
+def test_etcd_without_a_volume_is_kept_from_drains_until_the_stack_ends(declare_program: Declare) -> None:
+    declared = declare_program(platform(sandbox_settings(etcd={"persistent": False})))
+    budget = one(declared, "kubernetes:policy/v1:PodDisruptionBudget", "etcd")
+    # Still there when the nodes go, it would hold up each of them.
+    assert not budget.deleted_with
+    assert one(declared, "eks:index:ManagedNodeGroup").urn in budget.depends_on
+    assert one(declared, "kubernetes:apps/v1:StatefulSet", "etcd").deleted_with
 
 
 def test_a_team_has_in_its_namespace_what_the_stack_has_in_its_own(declared: list[Declared]) -> None:

@@ -70,7 +70,7 @@ def test_a_grace_period_that_no_checkpoint_fits_in_is_refused() -> None:
     job = {"trainer": {"model": "llama2-70b", "checkpoint": {"directory": "/mnt/checkpoints/first"}}}
     message = refusal(job, storage={"mode": "fsx"})
     assert "jobs.first.grace_seconds: 120 is too short to save 828 GB of llama2-70b to 1200 GiB" in message
-    assert settings({**job, "grace_seconds": 1800}, storage={"mode": "fsx"})
+    assert settings({**job, "grace_seconds": 1800}, storage={"mode": "fsx", "capacity_gib": 4800})
     assert settings(job, storage={"mode": "fsx", "capacity_gib": 2400 * 8})
     # 828 GB at 500 MB/s for each of 1.17 TiB.
     assert checkpoint_seconds("llama2-70b", 1200, 125) == pytest.approx(1413, abs=2)

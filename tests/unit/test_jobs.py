@@ -401,3 +401,11 @@ def test_the_programs_labels_win_and_the_queues_is_on_the_job_alone() -> None:
     assert "kueue.x-k8s.io/queue-name" not in template
     assert template["eksfsdp/team"] == "nlp"
     assert "kueue.x-k8s.io/queue-name" not in rendered(plan())["metadata"]["labels"]
+
+
+def test_the_guide_names_every_setting() -> None:
+    from pathlib import Path
+
+    guide = (Path(__file__).parents[2] / "docs/jobs.md").read_text()
+    rows = {name for line in guide.splitlines() if line.startswith("| `") for name in re.findall(r"`(\w+)`", line)}
+    assert set(JobSettings.model_fields) <= rows

@@ -16,6 +16,7 @@ from eks_fsdp.launcher.errors import WaitError
 
 ROOT = Path(__file__).parents[2]
 CLI = [sys.executable, "-m", "eks_fsdp.launcher.cli"]
+COMMANDS = ("run", "sweep", "report", "preflight", "capacity", "check-nodes", "status", "logs", "stop", "demo")
 HEAVY = ("torch", "pulumi", "kubernetes", "matplotlib", "plotly", "pydantic", "boto3", "grpc", "eks_fsdp.sandbox")
 
 
@@ -40,11 +41,11 @@ def test_help_is_quick_and_imports_nothing_heavy() -> None:
         seconds.append(after.children_user + after.children_system - before.children_user - before.children_system)
         assert done.stdout.splitlines()[-1] == "LOADED [] 0"
     assert min(seconds) < 0.5, seconds
-    for command in ("run", "sweep", "report", "status", "logs", "stop", "demo", "sandbox"):
+    for command in (*COMMANDS, "sandbox"):
         assert command in done.stdout
 
 
-@pytest.mark.parametrize("command", ["run", "sweep", "report", "status", "logs", "stop", "demo"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself_with_an_example(command: str) -> None:
     done = eks_fsdp(command, "--help")
     assert done.returncode == 0
@@ -57,6 +58,10 @@ def test_every_command_explains_itself_with_an_example(command: str) -> None:
         (["swep"], "No such command 'swep'. Did you mean 'sweep'?"),
         (["sweep", "-s", "x", "--nodes", "1,b"], "--nodes: '1,b'; accepted: node counts from 1, such as 1,2,4"),
         (["sweep", "--mode", "odd"], "'odd' is not one of"),
+        (["capacity", "--days", "15"], "--days 15 days; accepted: 1 to 14, then whole weeks up to 182, such as 14"),
+        (["capacity", "--regions", ","], "--regions: none given"),
+        (["preflight", "-s", "no-such-stack"], "stack 'no-such-stack'"),
+        (["check-nodes", "--backend", "mpi"], "'mpi' is not one of"),
         (["report", "/does/not/exist"], "/does/not/exist: no sweep.json here"),
         (["run", "-s", "no-such-stack"], "stack 'no-such-stack'"),
         (["logs"], "kubeconfig"),

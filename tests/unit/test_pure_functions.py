@@ -14,13 +14,12 @@ import yaml
 
 from eks_fsdp.components import device_plugins, etcd, monitoring, storage, training_operator
 from eks_fsdp.components.cluster import SYSTEM_NODES
-from eks_fsdp.components.image import repository_name
 from eks_fsdp.components.network import plan_subnets
 from eks_fsdp.components.objects import declare
 from eks_fsdp.components.training_operator import OPERATOR
 from eks_fsdp.spec import versions
 from eks_fsdp.spec.base import SettingsError
-from eks_fsdp.spec.names import TRAINER_METRICS
+from eks_fsdp.spec.names import TRAINER_METRICS, repository_name
 from eks_fsdp.spec.settings import TaintSettings, TrainingOperatorSettings
 
 Golden = Callable[[str, str], None]
@@ -70,6 +69,7 @@ def in_cluster() -> dict[str, list[Any]]:
         "storage": [
             storage.persistent_volume("training-checkpoints", 1200, "fs-1", "fs-1.fsx.us-west-2.amazonaws.com", "abcd"),
             storage.persistent_volume_claim("checkpoints", "training", "training-checkpoints", 1200),
+            storage.open_job("checkpoints", "training", {"eksfsdp/role": "system"}),
         ],
     }
 

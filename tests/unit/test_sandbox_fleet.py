@@ -60,6 +60,22 @@ def test_the_newest_devices_win_however_slow_a_report_is() -> None:
     assert capacity["vpc.amazonaws.com/efa"] == "32"
 
 
+class RacingApi:
+    """Has no lease yet, and says that somebody else has just made it."""
+
+    async def patch(self, path: str, body: dict[str, Any]) -> None:
+        raise ApiError(404, "NotFound", path)
+
+    async def create(self, path: str, body: dict[str, Any]) -> None:
+        raise ApiError(409, "AlreadyExists", body["metadata"]["name"])
+
+
+def test_two_first_beats_of_a_node_are_no_failure() -> None:
+    fleet = cast(Any, Fleet.__new__(Fleet))
+    fleet._api = RacingApi()
+    asyncio.run(fleet._beat(Node(node_group(), 0, "10.244.128.1")))
+
+
 class FailingApi:
     """Keeps Node objects, refuses a name that is taken, and fails on the next request of a kind in ``fails``."""
 

@@ -78,6 +78,27 @@ def test_each_kind_of_volume_has_its_place(tmp_path: Path) -> None:
         mounted(made, "empty", subPath="../x")
 
 
+def test_a_bucket_is_a_folder_that_is_only_read(tmp_path: Path) -> None:
+    async def claim(name: str) -> dict[str, Any]:
+        csi = {"driver": "s3.csi.aws.com", "volumeHandle": "h", "volumeAttributes": {"bucketName": "weights"}}
+        return {"metadata": {"name": "pv"}, "spec": {"csi": csi, "mountOptions": ["read-only", "prefix llama/"]}}
+
+    made = volumes(tmp_path, {"name": "models", "persistentVolumeClaim": {"claimName": "s3-models"}})
+    made.claim = claim
+
+    async def prepare() -> None:
+        asked = asyncio.create_task(made.prepare())
+        request = tmp_path / "buckets" / ".requests" / "weights"
+        while not request.exists():
+            await asyncio.sleep(0.01)
+        request.unlink()
+        await asked
+
+    asyncio.run(prepare())
+    (mount,) = made.mounts({"name": "c", "volumeMounts": [{"name": "models", "mountPath": "/mnt/models"}]})
+    assert (Path(mount.source), mount.read_only) == (tmp_path / "buckets" / "weights" / "llama", True)
+
+
 def test_what_is_missing_is_named_unless_it_is_optional(tmp_path: Path) -> None:
     with pytest.raises(VolumeError, match="secret 'none' not found"):
         asyncio.run(volumes(tmp_path, {"name": "s", "secret": {"secretName": "none"}}).prepare())

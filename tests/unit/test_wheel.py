@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import sysconfig
+import tomllib
 import zipfile
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
+USER = """
+from eks_fsdp.spec.instances import INSTANCE_TYPES
+from eks_fsdp.spec.settings import GpuNodeGroupSettings, Settings
+
+group = GpuNodeGroupSettings(name="p5", instance_type="p5.48xlarge", zone="us-west-2a", desired=2)
+cards: int = INSTANCE_TYPES[group.instance_type].network_cards
+found: list[GpuNodeGroupSettings] = Settings.parse({}).gpu_nodes
+"""
 
 
-def test_the_wheel_holds_every_room_below_one_name(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of what is tracked."""
+    tmp_path = tmp_path_factory.mktemp("wheel")
     source = tmp_path / "source"
     # A copy of what is tracked: setuptools writes beside what it builds.
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -37,7 +52,11 @@ def test_the_wheel_holds_every_room_below_one_name(tmp_path: Path) -> None:
         check=True,
         timeout=120,
     )
-    (wheel,) = tmp_path.glob("*.whl")
+    (made,) = tmp_path.glob("*.whl")
+    return made
+
+
+def test_the_wheel_holds_every_room_below_one_name(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     top = {name.split("/")[0] for name in names}
     assert top == {"eks_fsdp", next(name for name in top if name.endswith(".dist-info"))}
@@ -52,3 +71,31 @@ def test_the_wheel_holds_every_room_below_one_name(tmp_path: Path) -> None:
         "eks_fsdp/components/operator/kustomization.yaml",
     ):
         assert needed in names, needed
+
+
+def test_torch_is_no_part_of_the_base_install() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert not [name for name in project["dependencies"] if name.startswith(("torch", "transformers", "boto3", "moto"))]
+    assert [name for name in project["optional-dependencies"]["trainer"] if name.startswith("torch")]
+
+
+def test_its_users_are_checked_strictly(wheel: Path, tmp_path: Path) -> None:
+    """Types of the wheel reach a program that installs it: what is right passes, what is wrong is told."""
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=60)
+    packages = next(venv.glob("lib/python*/site-packages"))
+    zipfile.ZipFile(wheel).extractall(packages)
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    paths = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "more.pth").write_text("\n".join(paths) + "\n")
+    program = tmp_path / "program.py"
+
+    def check(text: str) -> str:
+        program.write_text(text)
+        python = ["--python-executable", str(venv / "bin" / "python"), "--cache-dir", str(tmp_path / "cache")]
+        command = [sys.executable, "-m", "mypy", "--strict", *python, program.name]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+        return done.stdout + done.stderr
+
+    assert "Success" in check(USER)
+    assert 'Argument "desired"' in check(USER.replace("desired=2", "desired=[2]"))

@@ -1,0 +1,1 @@
+"""What must never be deployed: a CrossGuard policy pack, and its rules as pure functions."""

@@ -1,0 +1,202 @@
+"""Health of node groups: what AWS says, in whose words, and what to do about it."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from botocore.session import get_session
+
+from eks_fsdp.launcher.aws import Aws, AwsError
+from eks_fsdp.launcher.health import (
+    REMEDIES,
+    HealthWatch,
+    Trouble,
+    ask_troubles,
+    code_in,
+    ready_counts,
+    ready_text,
+    troubles_of,
+)
+from eks_fsdp.launcher.kube import ApiError
+from eks_fsdp.sandbox.account_capacity import CAPACITY
+
+from .account_doubles import NOW, ScriptedAws
+from .test_account_api import Cloud, cloud
+
+__all__ = ["cloud"]
+SAID = "We currently do not have sufficient p5.48xlarge capacity in the Availability Zone you requested (us-west-2a)."
+
+
+def group(*issues: tuple[str, str]) -> dict[str, Any]:
+    return {
+        "nodegroupName": "big-p5-1a2b",
+        "labels": {"eksfsdp/gpu-group": "p5"},
+        "health": {"issues": [{"code": code, "message": message} for code, message in issues]},
+    }
+
+
+def activity(status: str, minutes_ago: float, message: str = SAID) -> dict[str, Any]:
+    return {
+        "StatusCode": status,
+        "StatusMessage": message,
+        "Description": "Launching a new EC2 instance",
+        "StartTime": NOW - timedelta(minutes=minutes_ago),
+    }
+
+
+def test_the_cause_is_read_out_of_the_message() -> None:
+    found = troubles_of(group(("AsgInstanceLaunchFailures", f"Could not launch On-Demand Instances. {SAID}")), [], NOW)
+    assert [(t.group, t.code) for t in found] == [("p5", "InsufficientInstanceCapacity")]
+    assert "eks-fsdp capacity" in found[0].do
+
+
+def test_one_cause_is_told_once_with_its_time() -> None:
+    failed = [activity("Failed", 2), activity("Failed", 4)]
+    found = troubles_of(group(("AsgInstanceLaunchFailures", SAID)), failed, NOW)
+    assert [(t.code, t.when) for t in found] == [("InsufficientInstanceCapacity", NOW - timedelta(minutes=2))]
+
+
+def test_failures_before_a_start_that_went_well_are_over() -> None:
+    assert troubles_of(group(), [activity("Successful", 1), activity("Failed", 2)], NOW) == []
+    assert troubles_of(group(), [activity("Failed", 90)], NOW) == []
+    assert len(troubles_of(group(), [activity("InProgress", 0), activity("Failed", 2)], NOW)) == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "code"),
+    [
+        (
+            "VcpuLimitExceeded - You have requested more vCPU capacity than your current vCPU limit of 0",
+            "VcpuLimitExceeded",
+        ),
+        ("Max spot instance count exceeded", "MaxSpotInstanceCountExceeded"),
+        (
+            "ReservationCapacityExceeded - cr-1: insufficient capacity in the reservation.",
+            "ReservationCapacityExceeded",
+        ),
+        ("something new", "NodeCreationFailure"),
+    ],
+)
+def test_codes_in_sentences(message: str, code: str) -> None:
+    assert code_in(message, "NodeCreationFailure") == code
+
+
+def test_every_code_of_a_remedy_is_one_that_eks_or_ec2_has() -> None:
+    shapes = get_session().get_service_model("eks").shape_for("NodegroupIssueCode")
+    own = {
+        "InsufficientInstanceCapacity",
+        "ReservationCapacityExceeded",
+        "VcpuLimitExceeded",
+        "MaxSpotInstanceCountExceeded",
+        "UnauthorizedOperation",
+    }
+    assert set(REMEDIES) - own <= set(shapes.enum)
+    assert Trouble(group="g", code="New", message="m").do
+
+
+def test_the_stand_in_account_reports_what_it_cannot_start(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", cloud.account.url)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "sandbox")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "sandbox")
+    cloud.cluster()
+    CAPACITY.leave_on_demand("p5.48xlarge", "us-west-2a", 1)
+    scaling = {"minSize": 0, "desiredSize": 4, "maxSize": 4}
+    cloud.group(instanceTypes=["p5.48xlarge"], scalingConfig=scaling, labels={"eksfsdp/gpu-group": "p5"})
+    (trouble,) = ask_troubles(Aws("us-west-2"), "c")
+    assert (trouble.group, trouble.code) == ("p5", "InsufficientInstanceCapacity")
+    assert trouble.when is not None, "the failed scaling activity says when"
+    with pytest.raises(AwsError, match="ResourceNotFoundException"):
+        ask_troubles(Aws("us-west-2"), "other")
+
+
+def test_activities_that_may_not_be_read_leave_eks_own_issues() -> None:
+    described = {**group(("NodeCreationFailure", "no route")), "resources": {"autoScalingGroups": [{"name": "asg"}]}}
+    aws = ScriptedAws(
+        {
+            "list_nodegroups": {"nodegroups": ["g"]},
+            "describe_nodegroup": {"nodegroup": described},
+            "describe_scaling_activities": AwsError("AccessDenied", "no"),
+        }
+    )
+    assert [trouble.code for trouble in ask_troubles(aws, "c", NOW)] == ["NodeCreationFailure"]
+
+
+def node(name: str, ready: bool = True) -> dict[str, Any]:
+    status = {"conditions": [{"type": "Ready", "status": "True" if ready else "False"}]}
+    return {"metadata": {"name": name, "labels": {"eksfsdp/gpu-group": "p5"}}, "status": status}
+
+
+def test_ready_nodes_against_those_expected() -> None:
+    counts = ready_counts([node("a"), node("b", ready=False)])
+    assert ready_text(counts, {"p5": 4, "g5": 0}) == "p5 1/4 nodes Ready"
+    assert ready_text({"p5": 4}, {"p5": 4}) == ""
+
+
+class Nodes:
+    def __init__(self, answers: list[Any]) -> None:
+        self.answers = answers
+
+    def nodes(self) -> Any:
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def scripted(*rounds_: list[tuple[str, str]]) -> ScriptedAws:
+    left = list(rounds_)
+
+    def describe(**_: Any) -> dict[str, Any]:
+        return {"nodegroup": group(*(left.pop(0) if len(left) > 1 else left[0]))}
+
+    return ScriptedAws({"list_nodegroups": {"nodegroups": ["g"]}, "describe_nodegroup": describe})
+
+
+def test_a_trouble_is_told_once_while_it_lasts_and_again_when_it_comes_back() -> None:
+    told: list[Trouble] = []
+    issue = [("NodeCreationFailure", "no route")]
+    cluster: Any = Nodes([[node("a")], ApiError(0, "away"), [node("a"), node("b")]])
+    watch = HealthWatch(cluster, {"p5": 2}, scripted(issue, issue, [], issue), "c", told.append)
+    assert watch.text == "", "nothing is claimed before the first look"
+    watch.look()
+    assert watch.text == "p5 1/2 nodes Ready"
+    watch.look()
+    assert watch.text == "p5 1/2 nodes Ready", "an API server that is away leaves what was seen"
+    assert len(told) == 1
+    watch.look()
+    watch.look()
+    assert (watch.text, len(told)) == ("", 2)
+    watch.expect("p5", 3)
+    assert watch.text == "p5 2/3 nodes Ready"
+
+
+def test_nodes_are_told_at_first_and_when_they_are_complete_or_no_longer() -> None:
+    said: list[str] = []
+    one, two = [node("a")], [node("a"), node("b")]
+    cluster: Any = Nodes([one, one, two, two, one])
+    watch = HealthWatch(cluster, {"p5": 2, "idle": 0}, None, None, lambda trouble: None, say=said.append)
+    for _ in range(5):
+        watch.look()
+    assert said == ["p5 1/2 Ready", "p5 2/2 Ready", "p5 1/2 Ready"]
+
+
+def test_without_credentials_it_watches_nodes_alone() -> None:
+    aws = ScriptedAws({"list_nodegroups": AwsError("NoCredentials", "none")})
+    cluster: Any = Nodes([[node("a")]])
+    watch = HealthWatch(cluster, {"p5": 2}, aws, "c", lambda trouble: None)
+    watch.look()
+    watch.look()
+    assert watch.text == "p5 1/2 nodes Ready"
+    assert len(aws.asked) == 1
+
+
+def test_it_looks_in_the_background_until_the_block_ends() -> None:
+    seen = threading.Event()
+    cluster: Any = Nodes([[node("a")]])
+    with HealthWatch(
+        cluster, {}, scripted([("NodeCreationFailure", "no")]), "c", lambda t: seen.set(), poll_seconds=0.01
+    ):
+        assert seen.wait(10)
