@@ -56,6 +56,8 @@ class ClusterArgs:
     """The nodes for all that is not training."""
     tags: Mapping[str, str]
     """Tags of every AWS resource."""
+    changing_tags: Mapping[str, str] = field(default_factory=dict)
+    """Tags of the cluster and of its node group alone, such as the expiry."""
     cluster_name: str | None = None
     """Name of the cluster in EKS; None: one that Pulumi makes up, and its logs then stay in a log group of EKS' own."""
     public_endpoint: bool = True
@@ -185,7 +187,7 @@ class Cluster(pulumi.ComponentResource):
             use_default_vpc_cni=True,
             kube_proxy_addon_options={"enabled": False},
             coredns_addon_options={"enabled": False},
-            tags=args.tags,
+            tags={**args.tags, **args.changing_tags},
             opts=pulumi.ResourceOptions(parent=self, depends_on=before, transforms=[_keep_name]),
         )
 
@@ -274,7 +276,7 @@ class Cluster(pulumi.ComponentResource):
                 "max_size": args.system_nodes.desired + 1,
             },
             labels={**args.system_nodes.labels, **SYSTEM_NODES},
-            tags=args.tags,
+            tags={**args.tags, **args.changing_tags},
             # A node without its role's rights never joins; taken from under a live one, its pods lose their addresses.
             opts=pulumi.ResourceOptions(parent=self, depends_on=list(depends_on)),
         )

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,6 +20,7 @@ from eks_fsdp.spec.names import (
     GPU_PRESENT_LABEL,
     GPU_TAINT_KEY,
     ROLE_LABEL,
+    TAG_GPU_GROUP,
     TAG_STACK,
 )
 from eks_fsdp.spec.rules.capacity import BLOCK_MARGIN
@@ -213,6 +214,8 @@ class GpuNodeGroupArgs:
     """On every interface: the cluster's own group, and one that is open to itself for EFA."""
     tags: Mapping[str, str]
     """Tags of every AWS resource, instances and volumes included."""
+    changing_tags: Mapping[str, str] = field(default_factory=dict)
+    """Tags of the node group alone, and of instances that it starts, such as the expiry: they change while nodes stay."""
     now: datetime
     """When the program runs, with its zone: what is scheduled for later is declared, what is over is not."""
     prefix_delegation: bool = False
@@ -231,6 +234,7 @@ class GpuNodeGroup(pulumi.ComponentResource):
     """GPU nodes of one kind in one zone, tainted so that only what asks for GPUs runs on them."""
 
     node_group_name: pulumi.Output[str]
+    node_group_arn: pulumi.Output[str]
 
     def __init__(self, name: str, args: GpuNodeGroupArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("eksfsdp:gpu:GpuNodeGroup", name, None, opts)
@@ -287,7 +291,7 @@ class GpuNodeGroup(pulumi.ComponentResource):
                 "max_unavailable_percentage": group.max_unavailable_percentage,
             },
             node_repair_config={"enabled": group.node_repair},
-            tags=tags,
+            tags={**tags, **args.changing_tags, TAG_GPU_GROUP: group.name},
             opts=pulumi.ResourceOptions.merge(
                 pulumi.ResourceOptions(
                     parent=self,
@@ -300,16 +304,19 @@ class GpuNodeGroup(pulumi.ComponentResource):
             ),
         )
         scaling_group = nodes.resources[0].autoscaling_groups[0].name
-        for key, value in tags.items():
+        # The Auto Scaling group ends with the node group, whoever deletes that: its parts are then no longer there to delete.
+        part = pulumi.ResourceOptions(parent=self, deleted_with=nodes)
+        for key, value in {**tags, **args.changing_tags}.items():
             if key not in FIXED_TAGS:
                 aws.autoscaling.Tag(
                     f"{name}-tag-{re.sub('[^A-Za-z0-9]+', '-', key)}",
                     autoscaling_group_name=scaling_group,
                     tag={"key": key, "value": value, "propagate_at_launch": True},
-                    opts=self._child,
+                    opts=part,
                 )
-        self._schedule(name, args, scaling_group)
+        self._schedule(name, args, scaling_group, part)
         self.node_group_name = nodes.node_group_name
+        self.node_group_arn = nodes.arn
         self.register_outputs({"node_group_name": self.node_group_name})
 
     @staticmethod
@@ -354,7 +361,10 @@ class GpuNodeGroup(pulumi.ComponentResource):
             )
         )
 
-    def _schedule(self, name: str, args: GpuNodeGroupArgs, scaling_group: pulumi.Output[str]) -> None:
+    @staticmethod
+    def _schedule(
+        name: str, args: GpuNodeGroupArgs, scaling_group: pulumi.Output[str], opts: pulumi.ResourceOptions
+    ) -> None:
         for size in schedule(args.group, args.now):
             aws.autoscaling.Schedule(
                 f"{name}-{size.action}",
@@ -364,5 +374,5 @@ class GpuNodeGroup(pulumi.ComponentResource):
                 min_size=0,
                 max_size=args.group.max,
                 desired_capacity=size.nodes,
-                opts=self._child,
+                opts=opts,
             )

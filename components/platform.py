@@ -26,18 +26,23 @@ from eks_fsdp.spec.names import (
     TRAINER_METRICS_PORT,
     repository_name,
 )
+from eks_fsdp.spec.prices import price_lines
 from eks_fsdp.spec.rules.addresses import needed
 from eks_fsdp.spec.rules.capacity import moments
 from eks_fsdp.spec.rules.cluster import support_ended
+from eks_fsdp.spec.rules.guard import within_reach
 from eks_fsdp.spec.settings import GpuNodeGroupSettings, JobSettings, Settings
 from eks_fsdp.spec.versions import FSX_CSI, POD_IDENTITY, S3_CSI, TRAINER_REPOSITORY
 
 from .access import access_entries
+from .budget import StackBudget, StackBudgetArgs
 from .cluster import SYSTEM_NODES, Cluster, ClusterArgs, eks_name
 from .device_plugins import DevicePlugins, DevicePluginsArgs
 from .etcd import Etcd, EtcdArgs
 from .gpu_nodes import GpuNodeGroup, GpuNodeGroupArgs
+from .guard import CostGuard, CostGuardArgs, as_of, due, expired_warning, expiry_tag
 from .hugging_face import token
+from .idle_guard import GuardedGroup, IdleGuard, IdleGuardArgs
 from .image import ImageRepository, ImageRepositoryArgs, unchosen_image
 from .image_build import ImageBuild, ImageBuildArgs
 from .job_access import JobAccess, JobAccessArgs
@@ -56,9 +61,12 @@ from .training_job import JobPlan, TrainingJob, TrainingJobArgs
 from .training_operator import OPERATOR, TrainingOperator, TrainingOperatorArgs
 
 
-def aws_tags(owner: str, stack: str) -> dict[str, str]:
-    """The tags of every AWS resource: who pays, and which stack it goes with."""
-    return {TAG_OWNER: owner, TAG_STACK: stack}
+def aws_tags(owner: str, stack: str, more: Mapping[str, str]) -> dict[str, str]:
+    """The tags of every AWS resource: who pays, which stack it goes with, and the user's own.
+
+    None of them changes by itself, as the expiry does: see `guard.expiry_tag`.
+    """
+    return {**more, TAG_OWNER: owner, TAG_STACK: stack}
 
 
 def namespace(name: str) -> Manifest:
@@ -188,11 +196,18 @@ class TrainingPlatform(pulumi.ComponentResource):
         super().__init__("eksfsdp:platform:TrainingPlatform", name, None, opts)
         self._prefix = name
         self._args = args
-        self._settings = args.settings
-        self._tags = aws_tags(args.settings.owner, args.stack)
+        self._settings = as_of(args.settings, args.now)
+        self._tags = aws_tags(args.settings.owner, args.stack, args.settings.tags)
+        self._expiry = expiry_tag(args.settings.guard)
         # All of them before anything is declared: what is refused here has made nothing.
-        if found := [*moments(args.settings, args.now), *support_ended(args.settings, args.now.date())]:
+        found = [
+            *moments(self._settings, args.now),
+            *support_ended(args.settings, args.now.date()),
+            *within_reach(args.settings, args.now),
+        ]
+        if found:
             raise SettingsError("\n".join(found))
+        self._tell()
         plans = {job: job_plan(self._settings, job) for job in self._settings.jobs}
         if self._settings.training_operator.mode == "install":
             OPERATOR.check(self._settings.training_operator.manifests, args.work_dir)
@@ -225,6 +240,14 @@ class TrainingPlatform(pulumi.ComponentResource):
                 declare(f"{name}-team-{team}-jobs", job_quota(team, about.max_jobs), after)
         self.register_outputs(self.outputs)
 
+    def _tell(self) -> None:
+        """What a preview says beside the changes: an end that has come, and what nodes cost."""
+        if warning := expired_warning(self._args.settings, self._args.now):
+            pulumi.log.warn(warning, self)
+        if pulumi.runtime.is_dry_run() and self._settings.cluster.mode == "create":
+            for line in price_lines(self._settings):
+                pulumi.log.info(line, self)
+
     def _on_aws(self) -> list[pulumi.Resource]:
         """Everything on AWS, and what goes into the cluster; returns what a job needs."""
         settings, name = self._settings, self._prefix
@@ -233,6 +256,8 @@ class TrainingPlatform(pulumi.ComponentResource):
         subnets = self._network(child)
         cluster = self._cluster(provider, subnets)
         efa = self._efa_security_group(subnets, child)
+        # No node starts before its end is set.
+        before_nodes = [*cluster.before_nodes, *self._expiry_guard(cluster, child)]
         groups = [
             GpuNodeGroup(
                 f"{name}-gpu-{group.name}",
@@ -244,12 +269,13 @@ class TrainingPlatform(pulumi.ComponentResource):
                     subnet_id=subnets.private[group.zone],
                     security_group_ids=[cluster.security_group_id, efa],
                     tags=self._tags,
+                    changing_tags=self._expiry,
                     now=self._args.now,
                     prefix_delegation=settings.cluster.addons.prefix_delegation,
                     kubeconfig=cluster.kubeconfig,
                     **(_cluster_address(cluster) if group.ami.image_id else {}),
                 ),
-                pulumi.ResourceOptions(parent=self, providers=[provider], depends_on=cluster.before_nodes),
+                pulumi.ResourceOptions(parent=self, providers=[provider], depends_on=before_nodes),
             )
             for group in settings.gpu_nodes
         ]
@@ -267,6 +293,7 @@ class TrainingPlatform(pulumi.ComponentResource):
         )
         before = [*self._in_cluster(inside), *groups]
         before += self._storage(provider, subnets, cluster)
+        self._guards(provider, cluster, groups)
         return before
 
     def _image(self, child: pulumi.ResourceOptions) -> None:
@@ -319,6 +346,7 @@ class TrainingPlatform(pulumi.ComponentResource):
                     driver=cluster.fsx_csi,
                     node_selector=SYSTEM_NODES,
                     tags=self._tags,
+                    changing_tags=self._expiry,
                     deleted_with=cluster.control_plane,
                     depends_on=before,
                 ),
@@ -345,6 +373,54 @@ class TrainingPlatform(pulumi.ComponentResource):
             )
             needed.append(mounts)
         return needed
+
+    def _expiry_guard(self, cluster: Cluster, child: pulumi.ResourceOptions) -> list[pulumi.Resource]:
+        """What ends GPU nodes at the expiry, if there is one."""
+        guard = self._settings.guard
+        if guard.expiry is None:
+            return []
+        args = CostGuardArgs(
+            cluster_name=cluster.cluster_name,
+            stack=self._args.stack,
+            due=due(guard, self._args.now),
+            tags=self._tags,
+        )
+        return [CostGuard(f"{self._prefix}-guard", args, child)]
+
+    def _guards(self, provider: aws.Provider, cluster: Cluster, groups: Sequence[GpuNodeGroup]) -> None:
+        """What ends GPU nodes that nobody uses, and tells what the stack costs."""
+        settings, guard, name = self._settings, self._settings.guard, self._prefix
+        if guard.budget_usd is not None and guard.budget_email is not None:
+            StackBudget(
+                f"{name}-budget",
+                StackBudgetArgs(
+                    stack=self._args.stack, monthly_usd=guard.budget_usd, email=guard.budget_email, tags=self._tags
+                ),
+                pulumi.ResourceOptions(parent=self, providers=[provider]),
+            )
+        if guard.idle_minutes and groups:
+            IdleGuard(
+                f"{name}-idle",
+                IdleGuardArgs(
+                    cluster_name=cluster.cluster_name,
+                    groups=[
+                        GuardedGroup(
+                            group=wanted.name,
+                            node_group=made.node_group_name,
+                            node_group_arn=made.node_group_arn,
+                            idle=max(wanted.idle, wanted.min),
+                        )
+                        for wanted, made in zip(settings.gpu_nodes, groups, strict=True)
+                    ],
+                    idle_minutes=guard.idle_minutes,
+                    region=settings.region,
+                    node_selector=SYSTEM_NODES,
+                    tags=self._tags,
+                    deleted_with=cluster.control_plane,
+                    depends_on=[*self._system, cluster.system_nodes, cluster.pod_identity],
+                ),
+                pulumi.ResourceOptions(parent=self, providers=[provider, cluster.provider]),
+            )
 
     @cached_property
     def _aws_provider(self) -> aws.Provider:
@@ -428,6 +504,7 @@ class TrainingPlatform(pulumi.ComponentResource):
                     FSX_CSI: [pulumi.Alias(name=f"{name}-storage-csi-driver", parent=storage)],
                 },
                 tags=self._tags,
+                changing_tags=self._expiry,
             ),
             pulumi.ResourceOptions(parent=self, providers=[provider], depends_on=subnets.needed_by_nodes),
         )
@@ -490,8 +567,9 @@ class TrainingPlatform(pulumi.ComponentResource):
         owner = pulumi.ResourceOptions(parent=self, providers=[inside.provider])
         nvidia, efa = (part.mode == "install" for part in (settings.device_plugins.nvidia, settings.device_plugins.efa))
         etcd, monitoring = (part.mode == "install" for part in (settings.etcd, settings.monitoring))
-        system: list[pulumi.Resource] = []
-        if nvidia or efa or etcd or monitoring:
+        idle = settings.cluster.mode == "create" and settings.guard.idle_minutes > 0 and bool(settings.gpu_nodes)
+        self._system = system = list[pulumi.Resource]()
+        if nvidia or efa or etcd or monitoring or idle:
             system.append(declare(f"{name}-namespace-system", namespace(SYSTEM_NAMESPACE), own))
         self._namespaces: list[pulumi.Resource] = []
         if settings.namespace.mode == "install":

@@ -142,6 +142,8 @@ class StorageArgs:
     """Labels of the nodes for the one pod that opens a new file system to its users."""
     tags: Mapping[str, str]
     """Tags of every AWS resource."""
+    changing_tags: Mapping[str, str] = field(default_factory=dict)
+    """Tags of the file system alone, such as the expiry."""
     deleted_with: pulumi.Resource | None = None
     """The cluster: volumes and claims end with it, the file system does not."""
     depends_on: Sequence[pulumi.Resource] = ()
@@ -224,7 +226,7 @@ class Storage(pulumi.ComponentResource):
             kms_key_id=args.kms_key_arn,
             subnet_ids=args.subnet_id,
             security_group_ids=[group.id],
-            tags={**args.tags, "Name": name},
+            tags={**args.tags, **args.changing_tags, "Name": name},
             opts=pulumi.ResourceOptions(
                 parent=self,
                 depends_on=rules,

@@ -187,6 +187,26 @@ class Engine:
         self._run(stack, "up", lambda s, seen: s.up(on_event=seen, color="never", suppress_progress=True))
         return self.outputs(stack)
 
+    def refreshed_nodes(self, stack: str, group: str) -> int:
+        """The node count of a GPU group in AWS, which the stack's state then has too. 0 where the stack has no such group.
+
+        Raises `UserError`.
+        """
+        group_of_stack = f"**-gpu-{group}-nodes"
+        self._run(
+            stack,
+            "refresh",
+            lambda s, seen: s.refresh(
+                target=[group_of_stack], on_event=seen, color="never", suppress_progress=True, show_secrets=False
+            ),
+        )
+        state: dict[str, Any] = {}
+        self._quietly(stack, lambda: state.update(self.workspace.export_stack(stack).deployment or {}))
+        for resource in state.get("resources") or []:
+            if resource["type"] == "aws:eks/nodeGroup:NodeGroup" and resource["urn"].endswith(group_of_stack[2:]):
+                return int(resource["outputs"]["scalingConfig"]["desiredSize"])
+        return 0
+
     def down(self, stack: str) -> None:
         """Destroy and remove a stack of the launcher's own, also one whose last update was broken off."""
         from pulumi.automation.errors import CommandError

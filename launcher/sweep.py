@@ -20,6 +20,7 @@ from .errors import UserError, WaitError
 from .health import HealthWatch, health_beside
 from .kube import ApiError, Cluster
 from .live import console, live_line, progress_text
+from .nodes import enough_nodes
 from .runfolder import SweepPlan
 from .stack import Engine, Platform, find_checkout, open_platform, with_settings
 from .tracker import Asked
@@ -287,8 +288,7 @@ def scaled_group(
         yield
         return
     group = groups[0]
-    deployed = platform.deployed_nodes(group.name)
-    if (group.desired if deployed is None else deployed) >= needed:
+    if enough_nodes(engine, platform, group, needed):
         yield
         return
 

@@ -30,6 +30,7 @@ from .account_ec2 import PLACEMENT_GROUPS, SandboxEC2Response, SandboxSSMRespons
 from .account_eks import SandboxEKSResponse, kubeconfig
 from .account_eks_parts import CURRENT, Hooks
 from .account_fsx import DATA_REPOSITORIES, SandboxFSxResponse
+from .account_guard import is_invocation, route_guard
 from .account_pod_identity import PATHS as POD_IDENTITY_PATHS
 from .account_queries import route_queries
 from .account_resource_groups import PATHS as RESOURCE_GROUP_PATHS
@@ -48,7 +49,22 @@ _EKS_PATHS = (
     "{0}/cluster-versions$",
     *POD_IDENTITY_PATHS,
 )
-_WARM = ("sts", "ec2", "iam", "eks", "ecr", "ssm", "fsx", "resource-groups", "s3", "logs", "codebuild")
+_WARM = (
+    "sts",
+    "ec2",
+    "iam",
+    "eks",
+    "ecr",
+    "ssm",
+    "fsx",
+    "resource-groups",
+    "s3",
+    "logs",
+    "codebuild",
+    "lambda",
+    "scheduler",
+    "budgets",
+)
 """Services whose models are loaded before the account says that it is ready."""
 
 
@@ -63,18 +79,19 @@ def extend_moto() -> None:
         moto.resourcegroups.urls.url_paths[path] = SandboxResourceGroupsResponse.dispatch
     for path in (*moto.eks.urls.url_paths, *_EKS_PATHS):
         moto.eks.urls.url_paths[path] = SandboxEKSResponse.dispatch
+    route_guard()
     route_queries()
 
 
 class _Serialised:
-    """moto's backends are plain dictionaries: one request at a time, save EKS, which waits for machines."""
+    """moto's backends are plain dictionaries: one request at a time, save those that wait for machines or functions."""
 
     def __init__(self, lock: threading.RLock) -> None:
         self._lock = lock
         self._app = DomainDispatcherApplication(create_backend_app)
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-        if "/eks/aws4_request" in environ.get("HTTP_AUTHORIZATION", ""):
+        if "/eks/aws4_request" in environ.get("HTTP_AUTHORIZATION", "") or is_invocation(environ):
             waits: Iterable[bytes] = self._app(environ, start_response)
             return waits
         with self._lock:
@@ -117,7 +134,7 @@ class Account:
         extend_moto()
         for service in _WARM:
             backends: Any = moto.backends.get_backend(service)  # type: ignore[call-overload]
-            backends[ACCOUNT_ID]["aws" if service in ("iam", "sts", "s3") else self.region].reset()
+            backends[ACCOUNT_ID]["aws" if service in ("iam", "sts", "s3", "budgets") else self.region].reset()
         PLACEMENT_GROUPS.reset()
         DATA_REPOSITORIES.reset()
         CAPACITY.reset()
@@ -261,6 +278,15 @@ def leftovers(client: Callable[[str], Any]) -> list[str]:
         add("CodeBuild project", project)
     for group in client("logs").describe_log_groups()["logGroups"]:
         add("log group", group["logGroupName"])
+    for function in client("lambda").list_functions()["Functions"]:
+        add("Lambda function", function["FunctionName"])
+    for schedules in client("scheduler").list_schedule_groups()["ScheduleGroups"]:
+        if schedules["Name"] != "default":
+            add("schedule group", schedules["Name"])
+    for schedule in client("scheduler").list_schedules()["Schedules"]:
+        add("schedule", f"{schedule['GroupName']}/{schedule['Name']}")
+    for budget in client("budgets").describe_budgets(AccountId=ACCOUNT_ID)["Budgets"]:
+        add("budget", budget["BudgetName"])
     for bucket in client("s3").list_buckets()["Buckets"]:
         add("bucket", bucket["Name"])
     return found

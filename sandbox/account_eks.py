@@ -183,6 +183,12 @@ class SandboxEKSResponse(PodIdentities):
 
     # Node groups
 
+    def list_nodegroups(self) -> Any:
+        """ListNodegroups: of a cluster that is there."""
+        with self.hooks.lock:
+            self.eks_backend.describe_cluster(self._get_param("name"))
+            return super().list_nodegroups()
+
     def create_nodegroup(self) -> ActionResult:
         """CreateNodegroup: returns once the nodes have joined."""
         name, group = self._get_param("name"), self._get_param("nodegroupName")

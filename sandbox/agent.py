@@ -20,6 +20,7 @@ from eks_fsdp.sandbox.kubelet import Kubelet
 from eks_fsdp.sandbox.launch import Launcher
 from eks_fsdp.sandbox.logs import timestamp
 from eks_fsdp.sandbox.network import Network
+from eks_fsdp.sandbox.pod_identity import Identities
 from eks_fsdp.sandbox.pods import PodWorker
 
 Object = dict[str, Any]
@@ -42,7 +43,7 @@ class Agent:
 
     def __init__(
         self, *, folder: Path, api: KubeApi, api_host: str, api_port: int, network: Network, launcher: Launcher,
-        images: ImageTable, kubelet: Kubelet,
+        images: ImageTable, kubelet: Kubelet, identities: Identities,
     ) -> None:  # fmt: skip
         self.folder = folder
         self.logs = folder / "logs"
@@ -52,6 +53,7 @@ class Agent:
         self.network = network
         self.launcher = launcher
         self.images = images
+        self.identities = identities
         self.pods: dict[str, Object] = {}
         self.workers: dict[str, PodWorker] = {}
         self._objects: dict[tuple[str, str, str], Object] = {}

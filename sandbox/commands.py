@@ -1,4 +1,4 @@
-"""`eks-fsdp sandbox up|down|status|env`."""
+"""`eks-fsdp sandbox up|down|status|env|fire`."""
 
 from __future__ import annotations
 
@@ -362,3 +362,35 @@ def env(folder: Folder = DEFAULT_FOLDER) -> None:
     except SandboxError as error:
         _fail(error)
     typer.echo(exports(user_environment(layout, ready)), nl=False)
+
+
+@app.command()
+def fire(
+    schedule: Annotated[
+        str | None, typer.Argument(help="Part of the schedule's name, such as `scale`. [default: list them]")
+    ] = None,
+    folder: Folder = DEFAULT_FOLDER,
+) -> None:
+    """Do now what EventBridge Scheduler would do at a schedule's time, such as a stack's expiry."""
+    from . import fire as firing
+    from .account import account_client
+
+    layout = Layout.of(folder)
+    try:
+        ready = require_ready(layout)
+    except SandboxError as error:
+        _fail(error)
+
+    def client(service: str) -> Any:
+        return account_client(ready["account_url"], service, ready["region"])
+
+    if schedule is None:
+        typer.echo("\n".join(firing.schedules(client)) or "There is no schedule.")
+        return
+    try:
+        fired = firing.fire(client, schedule)
+    except LookupError as error:
+        _fail(error)
+    typer.echo(fired.log, nl=False)
+    if fired.failed:
+        _fail(f"{fired.schedule}: the function failed: {fired.answer}")

@@ -103,6 +103,7 @@ class Daemon:
         from .eks_provider import EksProvider, EksServer
         from .forwarder import Forwarder
         from .machine_room import SocketMachineRoom
+        from .pod_identity import AWS_SOCKET
         from .user_environment import install_commands
 
         forwarder = Forwarder(self.layout.socket("api.sock"))
@@ -112,6 +113,9 @@ class Daemon:
         self._account = account = Account(room, cluster_port, self._cluster_changed)
         url = account.start()
         self._end.callback(account.stop)
+        gate = Forwarder(int(url.rpartition(":")[2]), listen=self.layout.socket(AWS_SOCKET))
+        gate.start()
+        self._end.callback(gate.stop)
         mirror = BucketMirror(self.layout.root / "buckets", lambda: account.client("s3"))
         mirror.start()
         self._end.callback(mirror.stop)

@@ -1,7 +1,8 @@
 """The machine room: PID 1 of the sandbox's namespaces. Control plane, node agent and pods live and die with it.
 
 ``python -m eks_fsdp.sandbox.machine DIR``, inside the namespaces that `machine_process.start_machine` makes. It serves
-HTTP and JSON on DIR/run/machine.sock, forwards DIR/run/api.sock to the API server, and ends on SIGTERM or at the end of
+HTTP and JSON on DIR/run/machine.sock, forwards DIR/run/api.sock to the API server and a port of the bridge to
+DIR/run/aws.sock, and ends on SIGTERM or at the end of
 its standard input, whichever comes first.
 """
 
@@ -16,6 +17,7 @@ import shutil
 import signal
 import sys
 import threading
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ from eks_fsdp.sandbox.launch import Launcher
 from eks_fsdp.sandbox.machine_process import SOCKETS
 from eks_fsdp.sandbox.network import GATEWAY, Network
 from eks_fsdp.sandbox.nodes import NodeGroup, NodeGroupError
+from eks_fsdp.sandbox.pod_identity import AWS_PORT, AWS_SOCKET, Identities
 from eks_fsdp.sandbox.processes import Processes
 from eks_fsdp.spec.versions import KUBERNETES_VERSION
 
@@ -93,6 +96,7 @@ class Machine:
             launcher=self.launcher,
             images=ImageTable(self.toolchain),
             kubelet=kubelet,
+            identities=Identities(self.run / AWS_SOCKET, lambda: self.name),
         )
         await self.agent.start()
         log.info("control plane ready after %.1f s", asyncio.get_running_loop().time() - began)
@@ -273,10 +277,14 @@ def application(machine: Machine) -> web.Application:
     return app
 
 
-class Forwarder:
-    """Leads connections to a unix socket on to the API server."""
+Reach = Callable[[], Coroutine[Any, Any, tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
-    def __init__(self) -> None:
+
+class Forwarder:
+    """Leads connections on to where ``reach`` connects to."""
+
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
         self._open: set[asyncio.Task[None]] = set()
 
     def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -287,7 +295,7 @@ class Forwarder:
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            other_reader, other_writer = await asyncio.open_connection(GATEWAY, PORT)
+            other_reader, other_writer = await self._reach()
         except OSError:
             writer.close()
             return
@@ -331,7 +339,10 @@ async def serve(folder: Path, toolchain: Path) -> None:
     for name in SOCKETS:
         (machine.run / name).unlink(missing_ok=True)
     await web.UnixSite(runner, str(machine.run / "machine.sock")).start()
-    forwarder = await asyncio.start_unix_server(Forwarder().accept, str(machine.run / "api.sock"))
+    inwards = Forwarder(lambda: asyncio.open_connection(GATEWAY, PORT))
+    forwarder = await asyncio.start_unix_server(inwards.accept, str(machine.run / "api.sock"))
+    outwards = Forwarder(lambda: asyncio.open_unix_connection(str(machine.run / AWS_SOCKET)))
+    await asyncio.start_server(outwards.accept, GATEWAY, AWS_PORT)
     await machine.ending.wait()
     forwarder.close()
     loop.call_later(LAST_SECONDS, os._exit, 1)

@@ -50,6 +50,7 @@ class PodWorker:
         self.deleting = False
         self.containers: list[Container] = []
         self._namespace: int | None = None
+        self._identity: dict[str, str] = {}
         self._started = str(pod.get("status", {}).get("startTime") or timestamp()[:19] + "Z")
         self._set = False
         self._dirty = asyncio.Event()
@@ -78,6 +79,10 @@ class PodWorker:
     def name(self) -> str:
         """The pod's name."""
         return str(self.pod["metadata"]["name"])
+
+    @property
+    def _account(self) -> str:
+        return self.pod["spec"].get("serviceAccountName") or "default"
 
     @property
     def path(self) -> str:
@@ -168,6 +173,7 @@ class PodWorker:
         # So that fieldRefs in environment and volumes find it before the API server has told it back.
         self.pod.setdefault("status", {}).update({"podIP": self.address, "hostIP": self.node.address})
         self.write_names()
+        self._identity = await self.agent.identities.environment(self.namespace, self._account)
         while True:
             try:
                 await self.volumes.prepare()
@@ -316,6 +322,7 @@ class PodWorker:
             "KUBERNETES_SERVICE_PORT": str(self.agent.api_port),
             "KUBERNETES_SERVICE_PORT_HTTPS": str(self.agent.api_port),
             **image.env,
+            **self._identity,
         }
         return build(container, self.pod, base, self.lookup, self.node.allocatable())
 
@@ -378,11 +385,10 @@ class PodWorker:
         return await self.agent.api.get(f"/api/v1/persistentvolumes/{volume}")
 
     async def _token(self, audience: str | None, seconds: int) -> str:
-        account = self.pod["spec"].get("serviceAccountName") or "default"
         reference = {"kind": "Pod", "apiVersion": "v1", "name": self.name, "uid": self.uid}
         spec: Object = {"expirationSeconds": seconds, "boundObjectRef": reference}
         if audience:
             spec["audiences"] = [audience]
-        path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{account}/token"
+        path = f"/api/v1/namespaces/{self.namespace}/serviceaccounts/{self._account}/token"
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
         return str((await self.agent.api.create(path, body))["status"]["token"])

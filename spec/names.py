@@ -76,6 +76,8 @@ TAG_OWNER = "eksfsdp:owner"
 TAG_STACK = "eksfsdp:stack"
 TAG_EXPIRY = "eksfsdp:expiry"
 """When the cost guard ends what carries it, in ISO 8601, or ``never``."""
+TAG_GPU_GROUP = "eksfsdp:gpu-group"
+"""On a node group of GPU nodes alone: its name in the settings. What the cost guard may scale and delete has it."""
 
 IMAGE_BUILD_VARIABLE = "IMAGE"
 """Environment variable of a build in CodeBuild: address and tag of the image to push."""

@@ -69,6 +69,8 @@ KUBERNETES_SUPPORT: dict[str, tuple[date, date]] = {
 }
 """Kubernetes versions that EKS offered when this was written (December 2026), with the ends of standard and of extended support from
 its user guide (kubernetes-versions). After the latter EKS makes no cluster of that version. Of later versions EKS itself is asked."""
+GUARD_IMAGE = "public.ecr.aws/lambda/python:3.13.2026.06.05.14"
+"""AWS' own image with Python and boto3: what the idle guard runs in. ``python3.13`` is the expiry function's runtime too."""
 BUSYBOX_IMAGE = "public.ecr.aws/docker/library/busybox:1.37.0"
 TRAINER_BASE_IMAGE = "public.ecr.aws/deep-learning-containers/pytorch-training:2.10.0-gpu-py313-cu130-ubuntu22.04-ec2"
 """Base of the trainer's image: the newest AWS Deep Learning Container for EC2 and EKS with EFA in ``/opt/amazon``. AWS patches

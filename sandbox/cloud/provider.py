@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 from google.protobuf import empty_pb2
 from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
 
-from . import buckets, build, capacity, compute, eks, iam, logs, network, pod_identity, storage
+from . import buckets, build, capacity, compute, eks, guard, iam, logs, network, pod_identity, storage
 from .invokes import UnknownInvoke, invoke
 from .kinds import API_ERRORS, Call, Context, Kind, Step, api_message, is_gone
 from .shapes import Untranslatable
@@ -26,7 +26,7 @@ VERSION = "7.51.1"
 """Of the SDK whose types are covered."""
 KINDS: dict[str, Kind] = {
     kind.token: kind
-    for part in (network, compute, capacity, iam, eks, logs, pod_identity, storage, buckets, build)
+    for part in (network, compute, capacity, iam, eks, logs, pod_identity, storage, buckets, build, guard)
     for kind in part.KINDS
 }
 """Every resource type that the stand-in covers, by token."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from . import addresses, capacity, cluster, gpu_nodes, jobs, network, storage
+from . import addresses, capacity, cluster, gpu_nodes, guard, jobs, network, storage
 
 if TYPE_CHECKING:
     from eks_fsdp.spec.settings import Settings
@@ -40,6 +40,9 @@ RULES: tuple[Callable[[Settings], Iterable[str]], ...] = (
     jobs.labels,
     jobs.mounts,
     addresses.fit,
+    guard.ephemeral_expires,
+    guard.guards_own_groups,
+    guard.blocks_start_before_expiry,
 )
 """All of them, in the order in which their problems are told."""
 

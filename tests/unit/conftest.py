@@ -28,6 +28,7 @@ from pulumi.runtime.stack import run_pulumi_func
 with warnings.catch_warnings():
     # Loaded on first use, with warnings about classes that nobody here uses.
     warnings.simplefilter("ignore")
+    _ = (aws.cloudwatch.LogGroup, aws.lambda_.Function, aws.scheduler.Schedule, aws.budgets.Budget)
     _ = (
         aws.ec2.Vpc,
         aws.eks.NodeGroup,
@@ -99,7 +100,12 @@ class _Answers(mocks.Mocks):
             case "aws:iam/role:Role":
                 outputs |= {"name": args.name, "arn": f"arn:aws:iam::123456789012:role/{args.name}"}
             case "aws:cloudwatch/logGroup:LogGroup":
-                outputs["arn"] = f"arn:aws:logs:us-west-2:123456789012:log-group:{args.name}"
+                outputs |= {"name": args.name, "arn": f"arn:aws:logs:us-west-2:123456789012:log-group:{args.name}"}
+            case "aws:lambda/function:Function":
+                outputs |= {"name": args.name, "arn": f"arn:aws:lambda:us-west-2:123456789012:function:{args.name}"}
+            case "aws:scheduler/scheduleGroup:ScheduleGroup":
+                arn = f"arn:aws:scheduler:us-west-2:123456789012:schedule-group/{args.name}"
+                outputs |= {"name": args.name, "arn": arn}
             case "aws:fsx/lustreFileSystem:LustreFileSystem":
                 outputs |= {"dnsName": "fs-1.fsx.us-west-2.amazonaws.com", "mountName": "abcdefgh"}
         return f"{args.name}-id", outputs

@@ -189,7 +189,8 @@ def test_tables_fit_the_sdk(token: str) -> None:
 
     kind = KINDS[token]
     _, module, name = token.split(":")
-    resource = getattr(getattr(pulumi_aws, module.split("/")[0]), name)
+    package = {"lambda": "lambda_"}.get(module.split("/")[0], module.split("/")[0])
+    resource = getattr(getattr(pulumi_aws, package), name)
     types = _types.resource_types(resource)
     unknown = {key for key in kind.properties | kind.output_names if key not in types}
     # The SDK has no region where the service is global; nor some of the inputs that only the constructor takes.

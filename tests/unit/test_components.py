@@ -32,7 +32,10 @@ UNTAGGED = {
     "aws:ecr/lifecyclePolicy:LifecyclePolicy",
     "aws:autoscaling/tag:Tag",
     "aws:autoscaling/schedule:Schedule",
+    "aws:lambda/functionEventInvokeConfig:FunctionEventInvokeConfig",
+    "aws:scheduler/schedule:Schedule",
 }
+GUARDED = {"expiry": "2027-01-31T18:00:00Z", "budget_usd": 500, "budget_email": "team@example.com"}
 
 
 APART = {"p-etcd-storage-class", "p-etcd-claim", "p-etcd-server"}
@@ -55,7 +58,7 @@ def platform(settings: Settings) -> Callable[[], TrainingPlatform]:
 
 @pytest.fixture(scope="module")
 def declared(declare_program: Declare) -> list[Declared]:
-    return declare_program(platform(sandbox_settings()))
+    return declare_program(platform(sandbox_settings(guard=GUARDED)))
 
 
 def of_type(declared: list[Declared], kind: str) -> list[Declared]:
@@ -75,10 +78,13 @@ def test_every_component_has_the_frozen_token_of_its_class(declared: list[Declar
     tokens = {
         "eksfsdp:access:JobAccess",
         "eksfsdp:addons:EksAddons",
+        "eksfsdp:budget:StackBudget",
         "eksfsdp:cluster:Cluster",
         "eksfsdp:devices:DevicePlugins",
         "eksfsdp:etcd:Etcd",
         "eksfsdp:gpu:GpuNodeGroup",
+        "eksfsdp:guard:CostGuard",
+        "eksfsdp:guard:IdleGuard",
         "eksfsdp:identity:PodIdentity",
         "eksfsdp:image:ImageRepository",
         "eksfsdp:job:TrainingJob",
@@ -355,6 +361,7 @@ def test_each_part_can_be_left_out(declare_program: Declare) -> None:
         monitoring=off,
         storage=off,
         namespace={"mode": "existing"},
+        guard={"idle_minutes": 0},
         jobs={},
     )
     declared = declare_program(platform(settings))

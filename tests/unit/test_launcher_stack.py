@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from eks_fsdp.launcher.errors import UserError
 from eks_fsdp.launcher.run import RunRequest, changed_job
 from eks_fsdp.launcher.stack import Engine, Platform, settings_of, with_settings
 from eks_fsdp.launcher.sweep import Request, plan_jobs, scaled_group
-from eks_fsdp.spec.settings import Settings
+from eks_fsdp.spec.settings import GuardSettings, Settings
 
 CONTENT: dict[str, Any] = {
     "encryptionsalt": "v1:salt",
@@ -186,6 +187,9 @@ def test_nodes_that_could_not_be_returned_are_told(platform: Platform, capsys: p
     class Locked:
         ups = 0
 
+        def refreshed_nodes(self, stack: str, group: str) -> int:
+            return 1
+
         def up(self, stack: str, content: Any) -> None:
             self.ups += 1
             if self.ups > 1:
@@ -196,3 +200,62 @@ def test_nodes_that_could_not_be_returned_are_told(platform: Platform, capsys: p
         pass
     told = " ".join(capsys.readouterr().out.split())
     assert "left behind: up to 8 x p5.48xlarge in group p5, which should be at 0: `pulumi up -s big`" in told
+
+
+class Behind:
+    """An engine whose state has missed that a group is at 0."""
+
+    def __init__(self, nodes: int) -> None:
+        self.nodes = nodes
+        self.desired: list[int] = []
+
+    def refreshed_nodes(self, stack: str, group: str) -> int:
+        return self.nodes
+
+    def up(self, stack: str, content: Any) -> None:
+        self.desired.append(content["config"]["eks-fsdp:gpu_nodes"][0].get("desired", 0))
+
+
+class Nodes:
+    """A cluster with so many nodes of group p5."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"metadata": {"labels": {"eksfsdp/gpu-group": "p5"}}}] * self.count + [{"metadata": {}}]
+
+
+@pytest.mark.parametrize(
+    ("there", "in_aws", "ups"),
+    [
+        (8, None, []),
+        # The last `up` made 8, and the idle guard has taken them since.
+        (0, 0, [8, 0]),
+        # They are on their way.
+        (3, 8, []),
+    ],
+)
+def test_a_sweep_has_its_nodes_whoever_took_them(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch, there: int, in_aws: int | None, ups: list[int]
+) -> None:
+    platform = replace(platform, outputs={"gpu_node_groups": [{"name": "p5", "desired": 8}]})
+    monkeypatch.setattr(Platform, "cluster", lambda self: Nodes(there))
+    engine: Any = Behind(-1 if in_aws is None else in_aws)
+    _, job = platform.template(None)
+    with scaled_group(engine, platform, job, 8):
+        assert engine.desired == ups[:1]
+    assert engine.desired == ups
+
+
+def test_after_the_expiry_no_sweep_starts_nodes(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Platform, "cluster", lambda self: Nodes(0))
+    expired = platform.settings.model_copy(update={"guard": GuardSettings.parse({"expiry": "2020-01-01T00:00:00Z"})})
+    _, job = platform.template(None)
+    engine: Any = Behind(0)
+    with (
+        pytest.raises(UserError, match=r"guard\.expiry: .* has passed.*8 x p5.48xlarge are needed: renew it"),
+        scaled_group(engine, replace(platform, settings=expired), job, 8),
+    ):
+        pass
+    assert engine.desired == []

@@ -1,0 +1,1 @@
+"""Programs that run beside the cluster by themselves. The components carry their source there; nothing imports them."""
