@@ -11,7 +11,6 @@ import yaml
 from eks_fsdp.policies.tokens import found_in
 from eks_fsdp.spec.settings import GpuNodeGroupSettings
 
-prices = pytest.importorskip("eks_fsdp.spec.prices")
 STACKS = Path(__file__).parents[2] / "stacks"
 FILES = sorted(file for file in STACKS.glob("Pulumi.*.yaml") if file.name != "Pulumi.sandbox.yaml")
 
