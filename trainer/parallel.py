@@ -105,7 +105,9 @@ def _shard(model: Llama, blocks: Sequence[nn.Module], config: TrainerConfig, wor
             reduce_dtype=getattr(torch, config.reduce_dtype),
             cast_forward_inputs=False,
         ),
-        offload_policy=CPUOffloadPolicy(pin_memory=world.device.type == "cuda") if config.cpu_offload else OffloadPolicy(),
+        offload_policy=CPUOffloadPolicy(pin_memory=world.device.type == "cuda")
+        if config.cpu_offload
+        else OffloadPolicy(),
     )
     reshard: bool | int = config.strategy in RESHARDING
     if config.reshard_after_forward is not None:
