@@ -9,7 +9,10 @@ from pydantic import Field, model_validator
 from .base import Strict
 from .models import MODEL_PRESETS
 
-Strategy = Literal["FULL_SHARD", "NO_SHARD"]
+Strategy = Literal["FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2", "NO_SHARD"]
+HYBRID: tuple[Strategy, ...] = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+RESHARDING: tuple[Strategy, ...] = ("FULL_SHARD", "HYBRID_SHARD")
+"""Strategies that free a block's parameters after its forward pass and gather them again for the backward pass."""
 
 
 class DataConfig(Strict):
@@ -69,6 +72,22 @@ class TrainerConfig(Strict):
     """A preset of `spec.models`."""
     strategy: Strategy = "FULL_SHARD"
     """How parameters, gradients and optimizer state are laid out over the ranks."""
+    shard_group: int | None = Field(default=None, ge=1)
+    """Ranks over which HYBRID_SHARD and HYBRID_SHARD_ZERO2 shard; the groups are replicas. None: the ranks of one node."""
+    reshard_after_forward: int | None = Field(default=None, ge=2)
+    """Ranks over which parameters stay sharded between forward and backward pass, in place of all of the shard group: a
+    smaller number, such as the GPUs of one node, costs memory and saves traffic between nodes."""
+    prefetch: int = Field(default=1, ge=1, le=8)
+    """Blocks whose parameters are gathered ahead of the one that computes."""
+    cpu_offload: bool = False
+    """Whether shards of parameters, gradients and optimizer state are in the host's memory."""
+    activation_checkpointing: str = Field(default="none", pattern=r"^(none|full|selective-op|every-[1-9][0-9]{0,2})$")
+    """What the backward pass computes again: nothing; each block; cheap operations, every second matrix product among
+    them; or every k-th block (``every-2``)."""
+    compile: bool = False
+    """Whether each block is compiled (torch.compile)."""
+    loss_chunk_tokens: int = Field(default=4096, ge=16)
+    """Tokens for which logits exist at a time; those of a whole batch never do."""
     seed: int = Field(default=1234, ge=0)
     """Seed of weights and of the order of the data."""
     steps: int = Field(default=30, ge=1)
@@ -102,7 +121,40 @@ class TrainerConfig(Strict):
             raise ValueError(
                 f"global_batch_size: {self.global_batch_size} is not a multiple of micro_batch_size {self.micro_batch_size}"
             )
+        if self.shard_group is not None and self.strategy not in HYBRID:
+            raise ValueError(
+                f"shard_group: {self.shard_group} with strategy {self.strategy!r}; accepted with {', '.join(HYBRID)}"
+            )
+        if self.reshard_after_forward is not None and self.strategy not in RESHARDING:
+            raise ValueError(
+                f"reshard_after_forward: {self.reshard_after_forward}, and {self.strategy!r} does not reshard; "
+                f"accepted with {', '.join(RESHARDING)}"
+            )
         return self
+
+    def shards(self, world_size: int, ranks_per_node: int) -> int:
+        """Ranks over which parameters, gradients and optimizer state are cut.
+
+        Raises `ValueError` where groups do not divide.
+        """
+        if self.strategy == "NO_SHARD":
+            return 1
+        group = world_size
+        if self.strategy in HYBRID:
+            group = self.shard_group or min(ranks_per_node, world_size)
+            if world_size % group:
+                raise ValueError(
+                    f"shard_group: {group} does not divide {world_size} ranks; accepted: "
+                    f"{', '.join(map(str, _divisors(world_size)))}"
+                )
+        smaller = self.reshard_after_forward
+        if smaller is not None and (smaller >= group or group % smaller):
+            fitting = [d for d in _divisors(group) if 1 < d < group]
+            raise ValueError(
+                f"reshard_after_forward: {smaller} for a shard group of {group} ranks; accepted: "
+                f"{', '.join(map(str, fitting)) or 'not set'}"
+            )
+        return group
 
     def accumulation(self, world_size: int) -> int:
         """Micro-batches per optimizer step on each of ``world_size`` ranks.
@@ -116,3 +168,7 @@ class TrainerConfig(Strict):
                 f"micro_batch_size {self.micro_batch_size}; accepted: multiples of {per_pass}"
             )
         return self.global_batch_size // per_pass
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from .parallel import World
+    from .world import World
 
 MARKER = "COMMITTED"
 

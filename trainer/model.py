@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+# From the model's own modules: importing transformers itself loads hundreds of others.
+from transformers.models.llama.configuration_llama import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaForCausalLM
+
 from eks_fsdp.spec.models import ModelShape
 
 from .errors import TrainingFailed
-
-if TYPE_CHECKING:
-    from transformers import LlamaConfig, LlamaForCausalLM
+from .loss import token_loss_sum
+from .parallel import CHECKPOINT_PREFIX
 
 _BLOCK_ELEMENTS = 1 << 20
 _STANDARD_DEVIATION = 0.02
 
 
+class Llama(LlamaForCausalLM):
+    """Transformers' model, whose forward pass ends in the loss: so the logits never stand whole."""
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor, chunk_tokens: int) -> torch.Tensor:  # type: ignore[override]
+        """Sum of the cross entropies; ``input_ids`` and ``labels`` are [sequences, length]."""
+        hidden = self.model(input_ids=input_ids, use_cache=False).last_hidden_state
+        return token_loss_sum(hidden, labels, self.lm_head, chunk_tokens)
+
+
 def llama_config(shape: ModelShape) -> LlamaConfig:
     """What transformers calls this shape."""
-    # Importing from the model's own module leaves out hundreds of others.
-    from transformers.models.llama.configuration_llama import LlamaConfig
-
     return LlamaConfig(
         vocab_size=shape.vocab_size,
         hidden_size=shape.hidden_size,
@@ -40,15 +48,13 @@ def llama_config(shape: ModelShape) -> LlamaConfig:
     )
 
 
-def build_on_meta(shape: ModelShape) -> LlamaForCausalLM:
+def build_on_meta(shape: ModelShape) -> Llama:
     """The model in float32 without memory behind it."""
-    from transformers.models.llama.modeling_llama import LlamaForCausalLM
-
     with torch.device("meta"):
-        return LlamaForCausalLM(llama_config(shape))
+        return Llama(llama_config(shape))
 
 
-def materialise(model: LlamaForCausalLM, shape: ModelShape, device: torch.device, seed: int) -> None:
+def materialise(model: Llama, shape: ModelShape, device: torch.device, seed: int) -> None:
     """Give a model, sharded or not, its memory and its first weights; compute its buffers; check all of them.
 
     Matrices are normal with deviation 0.02, vectors (the norms) one. Raises `TrainingFailed`.
@@ -60,7 +66,7 @@ def materialise(model: LlamaForCausalLM, shape: ModelShape, device: torch.device
             if parameter.dim() < 2:
                 local.fill_(1.0)
             else:
-                fill_normal(local, first_row, f"{seed}/{name}")
+                fill_normal(local, first_row, f"{seed}/{name.replace(CHECKPOINT_PREFIX, '')}")
         frequencies = inverse_frequencies(shape)
         for name, buffer in model.named_buffers():
             if not name.endswith(("inv_freq", "original_inv_freq")):

@@ -1,147 +1,133 @@
-"""Process group, device mesh and sharding."""
+"""How a model is laid out over ranks: checkpoint activations, compile, shard, in this order."""
 
 from __future__ import annotations
 
-import os
-import socket
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed import HashStore  # type: ignore[attr-defined]  # exported, but not in __all__
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-from eks_fsdp.spec.base import SettingsError
-from eks_fsdp.spec.trainer import Strategy, TrainerConfig
+from eks_fsdp.spec.trainer import RESHARDING, TrainerConfig
 
-from . import transport
-from .config import Ranks
+from .world import World
 
 if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM
+    from .model import Llama
 
-_TIMEOUT = timedelta(minutes=10)
-
-
-@dataclass(frozen=True)
-class World:
-    """The process group and this process in it."""
-
-    ranks: Ranks
-    device: torch.device
-    backend: str
-    """``nccl`` or ``gloo``."""
-
-    @property
-    def leads(self) -> bool:
-        """Whether this is rank 0, which alone prints."""
-        return self.ranks.rank == 0
-
-    def total(self, *values: float) -> list[float]:
-        """Sums over all ranks."""
-        return self._reduce(values, dist.ReduceOp.SUM)
-
-    def highest(self, *values: float) -> list[float]:
-        """Maxima over all ranks."""
-        return self._reduce(values, dist.ReduceOp.MAX)
-
-    def _reduce(self, values: tuple[float, ...], operation: dist.ReduceOp.RedOpType) -> list[float]:
-        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(tensor, operation)
-        reduced: list[float] = tensor.tolist()
-        return reduced
-
-    def everyone(self, value: Any) -> list[Any]:
-        """``value`` of each rank, by rank."""
-        gathered: list[Any] = [None] * self.ranks.world_size
-        dist.all_gather_object(gathered, value)
-        return gathered
-
-    def from_leader(self, value: Any) -> Any:
-        """Rank 0's ``value``."""
-        box = [value]
-        dist.broadcast_object_list(box, src=0)
-        return box[0]
-
-    def barrier(self) -> None:
-        """Wait for all ranks."""
-        dist.barrier()
-
-    def close(self) -> None:
-        """Leave the process group."""
-        dist.destroy_process_group()
+CHECKPOINT_PREFIX = "_checkpoint_wrapped_module."
+"""What a checkpointed block adds to the names of its parameters."""
 
 
-def choose_device(ranks: Ranks) -> torch.device:
-    """This rank's GPU, or the CPU where there is none or the job was declared to use gloo. Raises `SettingsError`."""
-    if transport.declared() == "gloo" or not torch.cuda.is_available():
-        if transport.declared() == "efa":
-            raise SettingsError(f"{transport.VARIABLE}: 'efa', and there is no GPU here; accepted: gloo")
-        return torch.device("cpu")
-    if ranks.local_rank >= torch.cuda.device_count():
-        raise SettingsError(
-            f"processes_per_node: {ranks.local_world_size}, and there are {torch.cuda.device_count()} GPUs here; "
-            "accepted: one process for each GPU"
-        )
-    return torch.device("cuda", ranks.local_rank)
+def parallelise(model: Llama, config: TrainerConfig, world: World) -> None:
+    """Apply what ``config`` says to each block and to the rest, in place. The model may be on the meta device.
 
-
-def set_threads(local_world_size: int) -> None:
-    """Share the CPU's cores among the processes of this node, unless OMP_NUM_THREADS says how many to use."""
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_world_size))
-
-
-def start(ranks: Ranks) -> World:
-    """Choose the device and join the process group. Raises `SettingsError`."""
-    device = choose_device(ranks)
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    else:
-        set_threads(ranks.local_world_size)
-    bound = device if device.type == "cuda" else None
-    if ranks.torchrun:
-        dist.init_process_group(backend, timeout=_TIMEOUT, device_id=bound)
-    else:
-        dist.init_process_group(backend, timeout=_TIMEOUT, device_id=bound, store=HashStore(), rank=0, world_size=1)
-    return World(ranks, device, backend)
-
-
-def places(world: World) -> tuple[list[str], list[str]]:
-    """Distinct node names and distinct host names of all ranks, each sorted."""
-    host = socket.gethostname()
-    found = world.everyone((os.environ.get("NODE_NAME") or host, host))
-    return sorted({node for node, _ in found}), sorted({pod for _, pod in found})
-
-
-def shard(model: LlamaForCausalLM, config: TrainerConfig, world: World) -> None:
-    """Apply `fully_shard` to each block and to the rest, in place.
-
-    FULL_SHARD: one mesh dimension, parameters are freed after each forward. NO_SHARD: a mesh of (world, 1), that is,
-    replicas of shards of one.
+    Compiling before activations are checkpointed breaks the graph at each block's inputs, and sharding before compiling
+    puts hooks into the graph: hence the order.
     """
-    size, kind = world.ranks.world_size, world.device.type
-    replicated: Strategy = "NO_SHARD"
-    if config.strategy == replicated:
-        mesh = init_device_mesh(kind, (size, 1), mesh_dim_names=("replicate", "shard"))
-    else:
-        mesh = init_device_mesh(kind, (size,), mesh_dim_names=("shard",))
-    policy = MixedPrecisionPolicy(
-        param_dtype=getattr(torch, config.param_dtype),
-        # Never left to its default, which torch 2.15 changed.
-        reduce_dtype=getattr(torch, config.reduce_dtype),
-        cast_forward_inputs=False,
+    blocks = cast(nn.ModuleList, model.model.layers)
+    for index, block in enumerate(blocks):
+        blocks[index] = _checkpointed(block, index, config.activation_checkpointing)
+    if config.compile:
+        for block in blocks:
+            block.compile()
+    _shard(model, list(blocks), config, world)
+
+
+def _checkpointed(block: nn.Module, index: int, what: str) -> nn.Module:
+    if what == "none" or (what.startswith("every-") and index % int(what.removeprefix("every-"))):
+        return block
+    if what == "selective-op":
+        return checkpoint_wrapper(block, context_fn=_selective_contexts, preserve_rng_state=False)
+    return checkpoint_wrapper(block, preserve_rng_state=False)
+
+
+_ATTENTION = tuple(
+    getattr(torch.ops.aten, name).default
+    for name in (
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
     )
-    reshard = config.strategy != replicated
-    for block in model.model.layers:
-        fully_shard(block, mesh=mesh, reshard_after_forward=reshard, mp_policy=policy)
-    # Embedding, last norm and head: needed again at once in backward, so they stay whole in between.
-    fully_shard(model, mesh=mesh, reshard_after_forward=False, mp_policy=policy)
+)
+_PRODUCTS = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+
+
+def _selective_contexts() -> Any:
+    """Keep attention's results and those of every second matrix product; compute the rest again.
+
+    The forward pass and its repetition count apart, so that they agree on which products are kept.
+    """
+    seen = {False: 0, True: 0}
+
+    def policy(context: Any, operation: Any, *args: object, **kwargs: object) -> CheckpointPolicy:
+        if operation in _PRODUCTS:
+            seen[context.is_recompute] += 1
+            keep = seen[context.is_recompute] % 2 == 1
+        else:
+            keep = operation in _ATTENTION
+        return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+
+
+def device_mesh(config: TrainerConfig, world: World) -> DeviceMesh:
+    """One dimension where all ranks share one set of shards, else (replicate, shard).
+
+    NO_SHARD is replicas of shards of one, which needs no second code path.
+    """
+    size = world.ranks.world_size
+    shards = config.shards(size, world.ranks.local_world_size)
+    if shards == size and config.strategy != "NO_SHARD":
+        return init_device_mesh(world.device.type, (size,), mesh_dim_names=("shard",))
+    return init_device_mesh(world.device.type, (size // shards, shards), mesh_dim_names=("replicate", "shard"))
+
+
+def _shard(model: Llama, blocks: Sequence[nn.Module], config: TrainerConfig, world: World) -> None:
+    apply = partial(
+        fully_shard,
+        mesh=device_mesh(config, world),
+        mp_policy=MixedPrecisionPolicy(
+            param_dtype=getattr(torch, config.param_dtype),
+            # Never left to its default, which torch 2.15 changed.
+            reduce_dtype=getattr(torch, config.reduce_dtype),
+            cast_forward_inputs=False,
+        ),
+        offload_policy=CPUOffloadPolicy(pin_memory=world.device.type == "cuda")
+        if config.cpu_offload
+        else OffloadPolicy(),
+    )
+    reshard: bool | int = config.strategy in RESHARDING
+    if config.reshard_after_forward is not None:
+        reshard = config.reshard_after_forward
+    for block in blocks:
+        apply(block, reshard_after_forward=reshard)
+    # Embedding, last norm and head: needed again at once in backward, so they stay whole in between. Together also
+    # because head and embedding may be one tensor.
+    apply(model, reshard_after_forward=False)
+    _prefetch(blocks, config.prefetch)
+
+
+def _prefetch(blocks: Sequence[nn.Module], depth: int) -> None:
+    """Gather ``depth`` blocks ahead in both passes. One ahead is what FSDP does by itself."""
+    if depth == 1:
+        return
+    sharded = [cast(FSDPModule, block) for block in blocks]
+    for index, block in enumerate(sharded):
+        block.set_modules_to_forward_prefetch(sharded[index + 1 : index + 1 + depth])
+        block.set_modules_to_backward_prefetch(sharded[max(0, index - depth) : index][::-1])
 
 
 def mark_last_micro_batch(model: nn.Module, last: bool) -> None:

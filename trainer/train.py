@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -19,30 +18,28 @@ from .checkpoint import Checkpointer, Progress
 from .config import Ranks
 from .data import Batch, PackedData
 from .errors import DONE, STOPPED, TrainingFailed
-from .loss import for_backward, token_loss_sum
+from .loss import for_backward
 from .stop import StopRequest
-
-if TYPE_CHECKING:
-    from transformers import LlamaForCausalLM
+from .world import World, places, start
 
 
 def run(config: TrainerConfig, ranks: Ranks) -> int:
     """Train as ``config`` says; returns the exit status. Raises `SettingsError` and `TrainingFailed`."""
-    world = parallel.start(ranks)
+    joined = start(ranks)
     try:
-        status = Run(config, world).go()
+        status = Run(config, joined).go()
     except (SettingsError, TrainingFailed):
         # All ranks are here. After any other error they are not, and closing the group could wait for them.
-        world.close()
+        joined.close()
         raise
-    world.close()
+    joined.close()
     return status
 
 
 class Run:
     """The model, the data and how far they are."""
 
-    def __init__(self, config: TrainerConfig, world: parallel.World) -> None:
+    def __init__(self, config: TrainerConfig, world: World) -> None:
         """Build everything, load the newest checkpoint, and tell what starts."""
         self.config, self.world = config, world
         ranks, shape = world.ranks, MODEL_PRESETS[config.model]
@@ -53,9 +50,9 @@ class Run:
         rows = Path(directory) / "rows.jsonl" if directory else None
         self.report = metrics.Reporter(world.leads, config.log_every, config.metrics_port, rows)
         self.data = PackedData(config)
-        self.model: LlamaForCausalLM = model.build_on_meta(shape)
-        parallel.shard(self.model, config, world)
-        model.materialise(self.model, shape, world.device, config.seed)
+        self.model = model.build_on_meta(shape)
+        parallel.parallelise(self.model, config, world)
+        model.materialise(self.model, shape, torch.device("cpu") if config.cpu_offload else world.device, config.seed)
         self.optimizer = optimizer.build(self.model, config.optimizer)
         self.checkpointer = Checkpointer(directory, config.checkpoint.keep, world) if directory else None
         self.progress = Progress(model=config.model)
@@ -68,7 +65,7 @@ class Run:
 
     def _tell_start(self) -> None:
         world, config = self.world, self.config
-        nodes, pods = parallel.places(world)
+        nodes, pods = places(world)
         used = transport.detect(world.backend)
         # Agents that leave a round because others do not count it as a restart of their own.
         restarts = int(world.highest(world.ranks.restart_count)[0])
@@ -179,7 +176,8 @@ class Run:
     def _loss_sum(self, batch: Batch) -> torch.Tensor:
         inputs = batch.inputs.to(self.world.device, non_blocking=True)
         labels = batch.labels.to(self.world.device, non_blocking=True)
-        return token_loss_sum(self.model(input_ids=inputs, use_cache=False).logits, labels)
+        loss_sum: torch.Tensor = self.model(inputs, labels, self.config.loss_chunk_tokens)
+        return loss_sum
 
     @torch.no_grad()
     def _evaluate(self) -> None:

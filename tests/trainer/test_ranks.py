@@ -19,22 +19,27 @@ def alone(ranks: RankServer) -> Finished:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "size", "micro"),
+    ("size", "micro", "flags"),
     [
-        ("FULL_SHARD", 1, 1),
-        ("FULL_SHARD", 2, 3),
-        ("FULL_SHARD", 4, 3),
-        ("NO_SHARD", 1, 6),
-        ("NO_SHARD", 2, 3),
+        (1, 1, ["--strategy", "FULL_SHARD"]),
+        (4, 3, ["--strategy", "FULL_SHARD"]),
+        (4, 1, ["--strategy", "FULL_SHARD", "--reshard_after_forward", "2", "--prefetch", "2"]),
+        (2, 3, ["--strategy", "SHARD_GRAD_OP", "--activation_checkpointing", "full"]),
+        (4, 1, ["--strategy", "HYBRID_SHARD", "--shard_group", "2", "--activation_checkpointing", "selective-op"]),
+        (4, 3, ["--strategy", "HYBRID_SHARD_ZERO2", "--shard_group", "2", "--activation_checkpointing", "every-2"]),
+        (1, 6, ["--strategy", "NO_SHARD"]),
+        (2, 3, ["--strategy", "NO_SHARD", "--loss_chunk_tokens", "50"]),
+        (2, 3, ["--cpu_offload", "true"]),
     ],
 )
 def test_every_layout_computes_what_one_process_computes(
-    ranks: RankServer, alone: Finished, strategy: str, size: int, micro: int
+    ranks: RankServer, alone: Finished, size: int, micro: int, flags: list[str]
 ) -> None:
-    run = ranks.run(size, "--steps", "4", "--strategy", strategy, "--micro_batch_size", str(micro)).succeeded()
+    run = ranks.run(size, "--steps", "4", "--micro_batch_size", str(micro), *flags).succeeded()
     assert run.losses == pytest.approx(alone.losses, abs=1e-4)
     assert run.norms == pytest.approx(alone.norms, rel=1e-4)
     (start,) = run.rows("start")
+    strategy = flags[1] if flags[0] == "--strategy" else "FULL_SHARD"
     assert (start["world_size"], start["transport"], start["strategy"]) == (size, "gloo", strategy)
     assert start["accumulation"] == 12 // (size * micro)
     assert [row["step"] for row in run.rows("step")] == [1, 2, 3, 4]

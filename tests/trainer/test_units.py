@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import pytest
@@ -84,15 +85,87 @@ def test_too_little_text_is_refused() -> None:
 
 def test_loss_weighs_every_token_the_same_however_batches_are_cut() -> None:
     torch.manual_seed(0)
-    logits, labels = torch.randn(2, 6, 9, requires_grad=True), torch.randint(0, 9, (2, 6))
+    hidden, labels = torch.randn(2, 6, 5, requires_grad=True), torch.randint(0, 9, (2, 6))
     labels[0, 1:] = data.IGNORED
-    nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()).backward()
-    assert logits.grad is not None
-    whole, logits.grad = logits.grad, None
+    head = nn.Linear(5, 9, bias=False)
+    nn.functional.cross_entropy(head(hidden).flatten(0, 1), labels.flatten()).backward()
+    assert hidden.grad is not None
+    assert head.weight.grad is not None
+    whole = [hidden.grad, head.weight.grad]
+    hidden.grad = head.weight.grad = None
     for part in range(2):  # two ranks' micro-batches; FSDP would average the two gradients
-        loss = token_loss_sum(logits[part : part + 1], labels[part : part + 1])
+        loss = token_loss_sum(hidden[part : part + 1], labels[part : part + 1], head, chunk_tokens=4)
         (for_backward(loss, 7.0, world_size=2) / 2).backward()
-    torch.testing.assert_close(logits.grad, whole)
+    torch.testing.assert_close([hidden.grad, head.weight.grad], whole)
+
+
+def test_no_tensor_is_as_large_as_all_logits() -> None:
+    """2,048 tokens in chunks of 64 over a vocabulary of 4,096: whole logits would be 2,048 x 4,096 in float32."""
+    largest = 0
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal largest
+            result = function(*args, **(kwargs or {}))
+            for value in result if isinstance(result, tuple | list) else (result,):
+                largest = max(largest, value.numel() if isinstance(value, torch.Tensor) else 0)
+            return result
+
+    head = nn.Linear(16, 4096, bias=False)
+    hidden, labels = torch.randn(1, 2048, 16, requires_grad=True), torch.randint(0, 4096, (1, 2048))
+    with Watch():
+        token_loss_sum(hidden, labels, head, chunk_tokens=64).backward()  # type: ignore[no-untyped-call]
+    assert largest == 64 * 4096
+
+
+@pytest.mark.parametrize(
+    ("settings", "ranks", "per_node", "shards"),
+    [
+        ({"strategy": "FULL_SHARD"}, 16, 8, 16),
+        ({"strategy": "SHARD_GRAD_OP"}, 16, 8, 16),
+        ({"strategy": "NO_SHARD"}, 16, 8, 1),
+        ({"strategy": "HYBRID_SHARD"}, 16, 8, 8),
+        ({"strategy": "HYBRID_SHARD"}, 4, 8, 4),
+        ({"strategy": "HYBRID_SHARD_ZERO2", "shard_group": 4}, 16, 8, 4),
+        ({"strategy": "FULL_SHARD", "reshard_after_forward": 8}, 16, 8, 16),
+    ],
+)
+def test_how_many_ranks_share_one_set_of_shards(
+    settings: dict[str, Any], ranks: int, per_node: int, shards: int
+) -> None:
+    assert TrainerConfig.parse(settings).shards(ranks, per_node) == shards
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (
+            {"strategy": "HYBRID_SHARD", "shard_group": 3},
+            r"shard_group: 3 does not divide 8 ranks; accepted: 1, 2, 4, 8",
+        ),
+        ({"strategy": "FULL_SHARD", "reshard_after_forward": 8}, r"reshard_after_forward: 8 .* accepted: 2, 4"),
+        ({"strategy": "FULL_SHARD", "reshard_after_forward": 3}, r"reshard_after_forward: 3 .* accepted: 2, 4"),
+    ],
+)
+def test_groups_that_do_not_divide_are_refused(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        TrainerConfig.parse(settings).shards(8, 8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (
+            {"shard_group": 2},
+            "shard_group: 2 with strategy 'FULL_SHARD'; accepted with HYBRID_SHARD, HYBRID_SHARD_ZERO2",
+        ),
+        ({"strategy": "NO_SHARD", "reshard_after_forward": 2}, "reshard_after_forward: 2, and 'NO_SHARD' does not"),
+        ({"activation_checkpointing": "every-0"}, "activation_checkpointing: "),
+    ],
+)
+def test_settings_of_other_strategies_are_refused(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        TrainerConfig.parse(settings)
 
 
 def test_schedule() -> None:
