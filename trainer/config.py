@@ -119,14 +119,14 @@ def flags(arguments: list[str]) -> list[tuple[str, Any]]:
 def check(config: TrainerConfig, ranks: Ranks) -> None:
     """Refuse what cannot run, in the same way on every rank. Raises `SettingsError`."""
     shape, problems = MODEL_PRESETS[config.model], []
-    for divides in (
-        lambda: config.accumulation(ranks.world_size),
-        lambda: config.shards(ranks.world_size, ranks.local_world_size),
-    ):
-        try:
-            divides()
-        except ValueError as error:
-            problems.append(str(error))
+    try:
+        config.accumulation(ranks.world_size)
+    except ValueError as error:
+        problems.append(str(error))
+    try:
+        config.shards(ranks.world_size, ranks.local_world_size)
+    except ValueError as error:
+        problems.append(str(error))
     if config.data.sequence_length > shape.max_position_embeddings:
         problems.append(
             f"data.sequence_length: {config.data.sequence_length} is longer than the {shape.max_position_embeddings} "

@@ -19,7 +19,7 @@ def token_loss_sum(hidden: torch.Tensor, labels: torch.Tensor, head: nn.Module, 
     """
     states, targets = hidden.flatten(0, 1), labels.flatten()
     total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-    for state, target in zip(states.split(chunk_tokens), targets.split(chunk_tokens), strict=True):
+    for state, target in zip(torch.split(states, chunk_tokens), torch.split(targets, chunk_tokens), strict=True):
         total = total + checkpoint(_chunk_loss_sum, head, state, target, use_reentrant=False, preserve_rng_state=False)
     return total
 

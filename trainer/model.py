@@ -22,10 +22,10 @@ _BLOCK_ELEMENTS = 1 << 20
 _STANDARD_DEVIATION = 0.02
 
 
-class Llama(LlamaForCausalLM):
+class Llama(LlamaForCausalLM):  # type: ignore[no-untyped-call]
     """Transformers' model, whose forward pass ends in the loss: so the logits never stand whole."""
 
-    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor, chunk_tokens: int) -> torch.Tensor:  # type: ignore[override]
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor, chunk_tokens: int) -> torch.Tensor:
         """Sum of the cross entropies; ``input_ids`` and ``labels`` are [sequences, length]."""
         hidden = self.model(input_ids=input_ids, use_cache=False).last_hidden_state
         return token_loss_sum(hidden, labels, self.lm_head, chunk_tokens)

@@ -38,8 +38,13 @@ def _job(settings: Settings, name: str, job: JobSettings) -> Iterable[str]:
         return
     if job.nodes > group.max:
         yield f"jobs.{name}.nodes: {job.nodes} is more than group {group.name!r} may have (max {group.max})"
+    per_node = job.processes_per_node or group.instance.gpus
     try:
-        job.trainer.accumulation(job.nodes * (job.processes_per_node or group.instance.gpus))
+        job.trainer.accumulation(job.nodes * per_node)
+    except ValueError as error:
+        yield f"jobs.{name}.trainer.{error}"
+    try:
+        job.trainer.shards(job.nodes * per_node, per_node)
     except ValueError as error:
         yield f"jobs.{name}.trainer.{error}"
     if job.rendezvous == RENDEZVOUS_ETCD_V3 and settings.etcd.mode == "none":

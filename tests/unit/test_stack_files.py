@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from eks_fsdp.policies.tokens import found_in
+from eks_fsdp.spec import prices
 from eks_fsdp.spec.settings import GpuNodeGroupSettings
 
 STACKS = Path(__file__).parents[2] / "stacks"
