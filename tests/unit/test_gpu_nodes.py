@@ -291,7 +291,13 @@ def test_the_node_group(declare_program: Declare) -> None:
     ]
     assert nodes["nodeRepairConfig"] == {"enabled": False}
     assert nodes["updateConfig"] == {"updateStrategy": "MINIMAL", "maxUnavailablePercentage": 50}
-    assert nodes["tags"] == {"project": "x", "eksfsdp:owner": "me", "eksfsdp:stack": "unit", "Name": "g"}
+    assert nodes["tags"] == {
+        "project": "x",
+        "eksfsdp:owner": "me",
+        "eksfsdp:stack": "unit",
+        "eksfsdp:gpu-group": "gpu",
+        "Name": "g",
+    }
     assert (nodes["amiType"], nodes["version"], nodes["releaseVersion"]) == (
         "AL2023_x86_64_NVIDIA",
         "1.34",

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,12 @@ def nothing(sandbox: Sandbox) -> dict[str, Any]:
     return {}
 
 
+def an_expiry(sandbox: Sandbox) -> dict[str, Any]:
+    """What each run in CI fills in."""
+    ends = datetime.now(UTC) + timedelta(hours=3)
+    return {"guard": {**config_of("ci")["guard"], "expiry": ends.isoformat(timespec="seconds")}}
+
+
 def a_reservation(sandbox: Sandbox) -> dict[str, Any]:
     """Eight p4de nodes are reserved."""
     (group,) = config_of("p4de-odcr")["gpu_nodes"]
@@ -141,7 +148,7 @@ def a_block(sandbox: Sandbox) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("name", "seed"),
-    [("g5-dev", nothing), ("ci", nothing), ("p4de-odcr", a_reservation), ("p5-capacity-block", a_block)],
+    [("g5-dev", nothing), ("ci", an_expiry), ("p4de-odcr", a_reservation), ("p5-capacity-block", a_block)],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_stack(
