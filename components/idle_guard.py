@@ -11,6 +11,7 @@ from typing import Any
 import pulumi
 
 from eks_fsdp.spec.names import SYSTEM_NAMESPACE
+from eks_fsdp.spec.settings import GpuNodeGroupSettings
 from eks_fsdp.spec.versions import GUARD_IMAGE
 
 from .objects import LOCKED_DOWN, Manifest, config_map, declare, digest, metadata, resources, workload
@@ -105,6 +106,15 @@ def deployment(node_selector: Mapping[str, str], source: str) -> Manifest:
     # Two at a time would write over each other's notes.
     made["spec"]["strategy"] = {"type": "Recreate"}
     return made
+
+
+def idle_nodes(group: GpuNodeGroupSettings) -> int:
+    """Nodes that the guard leaves to ``group``. A Capacity Block is paid for whole: it keeps all of its nodes until its own
+    schedule ends them."""
+    least = max(group.idle, group.min)
+    if group.capacity.kind == "capacity-block":
+        return max(least, group.desired, group.capacity.scheduled_nodes)
+    return least
 
 
 @dataclass(frozen=True, kw_only=True)

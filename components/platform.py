@@ -42,7 +42,7 @@ from .etcd import Etcd, EtcdArgs
 from .gpu_nodes import GpuNodeGroup, GpuNodeGroupArgs
 from .guard import CostGuard, CostGuardArgs, as_of, due, expired_warning, expiry_tag
 from .hugging_face import token
-from .idle_guard import GuardedGroup, IdleGuard, IdleGuardArgs
+from .idle_guard import GuardedGroup, IdleGuard, IdleGuardArgs, idle_nodes
 from .image import ImageRepository, ImageRepositoryArgs, unchosen_image
 from .image_build import ImageBuild, ImageBuildArgs
 from .job_access import JobAccess, JobAccessArgs
@@ -408,7 +408,7 @@ class TrainingPlatform(pulumi.ComponentResource):
                             group=wanted.name,
                             node_group=made.node_group_name,
                             node_group_arn=made.node_group_arn,
-                            idle=max(wanted.idle, wanted.min),
+                            idle=idle_nodes(wanted),
                         )
                         for wanted, made in zip(settings.gpu_nodes, groups, strict=True)
                     ],

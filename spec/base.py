@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
-_NAMES_A_FIELD = re.compile(r"[a-z_][\w.\[\]]*: ")
+_NAMES_A_FIELD = re.compile(r"[a-z_][-\w.\[\]]*: ")
 
 
 class SettingsError(ValueError):

@@ -11,6 +11,13 @@ TAKEN_BY_AWS = 5
 """Addresses of each subnet that AWS keeps: network, router, DNS, reserved, broadcast."""
 
 
+def zone_prefix(region: str) -> str:
+    """How ids of the region's zones begin: ``usw2-`` of us-west-2, ``apse1-`` of ap-southeast-1."""
+    area, *compass, number = region.split("-")
+    short = {"northeast": "ne", "northwest": "nw", "southeast": "se", "southwest": "sw"}
+    return area + "".join(short.get(part, part[:1] if part != "gov" else "g") for part in compass) + number + "-"
+
+
 def is_zone_id(zone: str) -> bool:
     """Whether ``zone`` is the id of an availability zone (``usw2-az1``), not its name in one account (``us-west-2a``)."""
     return "-az" in zone

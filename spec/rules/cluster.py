@@ -91,7 +91,7 @@ def cni_knows_efa_only(settings: Settings) -> Iterable[str]:
     except ValueError:
         return
     for index, group in enumerate(settings.gpu_nodes):
-        if too_old and group.uses_efa and group.instance.efa_interfaces > 1:
+        if too_old and any(interface.kind == "efa-only" for interface in group.instance.interfaces(group.efa)):
             yield (
                 f"cluster.addons.versions.{VPC_CNI}: {version!r} is too old for the EFA-only interfaces of "
                 f"gpu_nodes[{index}] ({group.instance_type}); accepted: {VPC_CNI_EFA_ONLY} or later"

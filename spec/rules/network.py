@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from eks_fsdp.spec.subnets import is_zone_id
+from eks_fsdp.spec.subnets import is_zone_id, zone_prefix
 
 if TYPE_CHECKING:
     from eks_fsdp.spec.settings import Settings
@@ -18,7 +18,15 @@ def zones_of_region(settings: Settings) -> Iterable[str]:
     """Zones by name are zones of the region."""
     if settings.cluster.mode == "existing":
         return
-    for zone in settings.network.node_zones:
+    zones = settings.network.node_zones
+    if len({is_zone_id(zone) for zone in zones}) > 1:
+        yield f"network.zones: {zones!r} mixes names and ids, and both may mean one zone; accepted: all names or all ids"
+    for zone in zones:
+        if is_zone_id(zone) and not zone.startswith(zone_prefix(settings.region)):
+            yield (
+                f"network.zones: {zone!r} is not in region {settings.region!r}; accepted: ids that begin with "
+                f"{zone_prefix(settings.region)}"
+            )
         if not is_zone_id(zone) and zone[:-1] != settings.region:
             yield (
                 f"network.zones: {zone!r} is not in region {settings.region!r}; accepted: {settings.region}a, "
@@ -27,7 +35,7 @@ def zones_of_region(settings: Settings) -> Iterable[str]:
 
 
 def pod_range(settings: Settings) -> Iterable[str]:
-    """A range of their own for pods goes with the program's own VPC, zones of one spelling, and types with interfaces to spare.
+    """A range of their own for pods goes with the program's own VPC, and types with interfaces to spare.
 
     vpc-cni gives pods in other subnets an interface of their own on the first card. A p5 has two interfaces on it, and as
     many in all as it has EFA interfaces: no pod would ever get an address (aws/amazon-vpc-cni-k8s#3189).
@@ -38,8 +46,6 @@ def pod_range(settings: Settings) -> Iterable[str]:
     setting = f"network.pod_cidr: {network.pod_cidr!r}"
     if network.existing is not None:
         yield f"{setting} with network.existing, whose subnets are used as they are; accepted: one of them"
-    if len({is_zone_id(zone) for zone in network.zones}) > 1:
-        yield f"{setting} with zones {network.zones!r}: nodes find their pods' subnet by one label; accepted: all names or all ids"
     for index, group in enumerate(settings.gpu_nodes):
         if group.instance.interfaces_per_card < INTERFACES_FOR_CUSTOM_NETWORKING and group.uses_efa:
             yield (

@@ -13,7 +13,7 @@ from eks_fsdp.spec.names import PROGRAM_NAME
 from eks_fsdp.spec.rules import problems
 
 from .cluster import AccessEntrySettings, AddonSettings, ApiAccessSettings, ClusterSettings, SystemNodeSettings
-from .common import AccountId, Labels, Name, PartSettings, Tags
+from .common import AccountId, Labels, Name, PartSettings, Tags, refuse_own_tags
 from .gpu_nodes import AmiSettings, CapacitySettings, GpuNodeGroupSettings, PlacementGroupSettings, TaintSettings
 from .guard import GuardSettings
 from .in_cluster import (
@@ -81,6 +81,7 @@ class Settings(Strict):
 
     @model_validator(mode="after")
     def _rules(self) -> Settings:
+        refuse_own_tags(self.tags)
         if found := problems(self):
             raise ValueError("\n".join(found))
         return self

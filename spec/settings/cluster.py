@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from eks_fsdp.spec.base import Strict
+from eks_fsdp.spec.instances import INSTANCE_TYPES
 from eks_fsdp.spec.versions import KUBERNETES_VERSION
 
-from .common import Arn, KmsKeyArn, Labels, refuse_reserved
+from .common import KmsKeyArn, Labels, PrincipalArn, refuse_reserved
+
+_X86_TYPE = re.compile(r"^(?![a-z]+\d+g)[a-z]+\d+[a-z-]*\.[a-z0-9-]+$")
+"""Graviton's families have a g after the generation: m7g, c6gn."""
 
 LogType = Literal["api", "audit", "authenticator", "controllerManager", "scheduler"]
 AccessPolicy = Literal["cluster-admin", "admin", "edit", "view"]
@@ -52,7 +57,7 @@ class ApiAccessSettings(Strict):
 class AccessEntrySettings(Strict):
     """Who may do what in the cluster: one IAM principal."""
 
-    principal_arn: Arn
+    principal_arn: PrincipalArn
     """ARN of an IAM role or user. An assumed role's session is not one: give the role."""
     policy: AccessPolicy = "view"
     """One of EKS' access policies."""
@@ -123,4 +128,9 @@ class SystemNodeSettings(Strict):
     @model_validator(mode="after")
     def _can_join(self) -> SystemNodeSettings:
         refuse_reserved(self.labels)
+        if self.instance_type in INSTANCE_TYPES or not _X86_TYPE.match(self.instance_type):
+            raise ValueError(
+                f"instance_type: {self.instance_type!r}; accepted: an x86 type without GPUs, such as m6i.xlarge (the add-ons' and "
+                "the operator's images are x86 here)"
+            )
         return self

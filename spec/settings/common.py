@@ -13,12 +13,11 @@ from eks_fsdp.spec.subnets import is_zone_id
 Name = Annotated[str, Field(pattern=r"^[a-z]([-a-z0-9]{0,30}[a-z0-9])?$")]
 """A DNS label of at most 32 characters: it becomes part of Kubernetes and AWS names."""
 
+LABEL_KEY = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 Labels = dict[
-    Annotated[
-        str,
-        Field(max_length=63, pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"),
-    ],
-    Annotated[str, Field(max_length=63, pattern=r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$")],
+    Annotated[str, Field(max_length=63, pattern=LABEL_KEY)],
+    Annotated[str, Field(max_length=63, pattern=LABEL_VALUE)],
 ]
 """Kubernetes labels that EKS takes too: it counts a key's prefix among its 63 characters."""
 
@@ -30,6 +29,8 @@ Tags = dict[
 
 AccountId = Annotated[str, Field(pattern=r"^\d{12}$")]
 Arn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:[a-z0-9-]+:[a-z0-9-]*:(\d{12})?:.+$")]
+PrincipalArn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:(role|user)/.+$")]
+"""An IAM role or user; the session of an assumed role (``arn:aws:sts:...``) is neither."""
 KmsKeyArn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/.+$")]
 SubnetId = Annotated[str, Field(pattern=r"^subnet-[0-9a-f]{8,17}$")]
 SecurityGroupId = Annotated[str, Field(pattern=r"^sg-[0-9a-f]{8,17}$")]
@@ -40,6 +41,15 @@ Moment = Annotated[AwareDatetime, AfterValidator(lambda moment: moment.replace(m
 """A point in time with its zone, such as ``2027-01-31T18:00:00Z``."""
 
 _RESERVED_DOMAIN = re.compile(r"(^|\.)(kubernetes\.io|k8s\.io|eks\.amazonaws\.com)/")
+
+
+def refuse_own_tags(tags: Tags) -> None:
+    """Raises `ValueError` for a tag that is AWS' or the program's own."""
+    for key in tags:
+        if key.lower().startswith(("aws:", "eksfsdp:")) or key == "Name":
+            raise ValueError(
+                f"tags: {key!r} is set by {'AWS' if key.lower().startswith('aws:') else 'the program'}; accepted: other keys"
+            )
 
 
 def refuse_reserved(labels: Labels) -> None:

@@ -9,7 +9,21 @@ from pydantic import Field, model_validator
 from eks_fsdp.spec.base import Strict
 from eks_fsdp.spec.instances import INSTANCE_TYPES, EfaLayout, InstanceType
 
-from .common import Arn, KmsKeyArn, Labels, Moment, Name, ReservationId, SecurityGroupId, Tags, Zone, refuse_reserved
+from .common import (
+    LABEL_KEY,
+    LABEL_VALUE,
+    Arn,
+    KmsKeyArn,
+    Labels,
+    Moment,
+    Name,
+    ReservationId,
+    SecurityGroupId,
+    Tags,
+    Zone,
+    refuse_own_tags,
+    refuse_reserved,
+)
 
 CapacityKind = Literal["on-demand", "spot", "odcr", "capacity-block"]
 
@@ -88,9 +102,9 @@ class AmiSettings(Strict):
 class TaintSettings(Strict):
     """One taint beside the GPU's own."""
 
-    key: str = Field(min_length=1, max_length=63)
+    key: str = Field(max_length=63, pattern=LABEL_KEY)
     """Key of the taint."""
-    value: str = Field(default="", max_length=63)
+    value: str = Field(default="", max_length=63, pattern=LABEL_VALUE)
     """Value of the taint."""
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] = "NoSchedule"
     """What it does to pods that do not tolerate it."""
@@ -161,7 +175,10 @@ class GpuNodeGroupSettings(Strict):
                 )
         if not self.min <= self.desired <= self.max:
             raise ValueError(f"desired: {self.desired} is outside min {self.min} to max {self.max}")
+        if self.idle > self.max:
+            raise ValueError(f"idle: {self.idle} is more than max {self.max}; accepted: at most that")
         refuse_reserved(self.labels)
+        refuse_own_tags(self.tags)
         return self
 
     @model_validator(mode="after")
@@ -175,6 +192,12 @@ class GpuNodeGroupSettings(Strict):
                 others = f", or a type with EFA: {', '.join(t.name for t in types)}"
             fits = "auto, efa-only-dense" if self.instance.efa_interfaces else "auto, none"
             raise ValueError(f"efa: {self.efa!r}: {error}; accepted: {fits}{others}") from None
+        most = self.instance.max_pods(self.efa, prefix_delegation=True)
+        if self.max_pods is not None and self.max_pods > most:
+            raise ValueError(
+                f"max_pods: {self.max_pods} is more than a {self.instance_type} with this layout has addresses for, with "
+                f"prefixes at that; accepted: at most {most}"
+            )
         return self
 
     @property

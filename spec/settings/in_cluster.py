@@ -9,7 +9,7 @@ from pydantic import Field, SecretStr, model_validator
 from eks_fsdp.spec.base import Strict
 from eks_fsdp.spec.versions import TRAINING_OPERATOR_MANIFESTS
 
-from .common import Arn, Name, PartSettings
+from .common import Arn, Name, PartSettings, PrincipalArn
 
 
 class TrainingOperatorSettings(PartSettings):
@@ -64,7 +64,7 @@ class QueueSettings(PartSettings):
 class TeamSettings(Strict):
     """A team: a namespace of its own, and who may run jobs in it."""
 
-    principal_arns: list[Arn] = []
+    principal_arns: list[PrincipalArn] = []
     """IAM roles and users of the team. They may run, read and stop the team's jobs, and nothing else."""
     nodes: dict[Name, Annotated[int, Field(ge=0)]] = {}
     """Nodes of each GPU group that are the team's own; it borrows what others leave idle. A group that is not named: none of its own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Literal
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from eks_fsdp.spec.base import Strict
 
@@ -19,12 +19,12 @@ SHARED_SPACE = ipaddress.IPv4Network("100.64.0.0/10")
 class ExistingNetworkSettings(Strict):
     """A VPC that is there already."""
 
-    vpc_id: str
+    vpc_id: str = Field(pattern=r"^vpc-[0-9a-f]{8,17}$")
     """Id of the VPC, ``vpc-...``."""
     private_subnets: dict[Zone, SubnetId]
     """Private subnet of each zone, with a route to AWS' services: nodes and pods."""
     public_subnets: dict[Zone, SubnetId] = {}
-    """Public subnets, for load balancers that face the internet."""
+    """Public subnets. The program puts nothing into them; none of them may be a private one too."""
     efa_security_group: SecurityGroupId | None = None
     """A group that is open to itself in both directions; None: the program makes one."""
 
@@ -36,6 +36,10 @@ class ExistingNetworkSettings(Strict):
                     f"private_subnets.{zone}: {subnet!r} is among public_subnets too; an EFA node with several interfaces "
                     "gets no public address, and never joins from a public subnet; accepted: a private subnet"
                 )
+        subnets = list(self.private_subnets.values())
+        for zone, subnet in self.private_subnets.items():
+            if subnets.count(subnet) > 1:
+                raise ValueError(f"private_subnets.{zone}: {subnet!r} is named twice; accepted: each zone's own subnet")
         if len(self.private_subnets) < 2:
             raise ValueError(
                 f"private_subnets: {len(self.private_subnets)} given; accepted: subnets in two zones at least, "
@@ -67,6 +71,11 @@ class NetworkSettings(Strict):
         network = _network("cidr", self.cidr)
         if not 16 <= network.prefixlen <= 20:
             raise ValueError(f"cidr: {self.cidr!r} has prefix length {network.prefixlen}; accepted: /16 to /20")
+        if not network.is_private and not network.subnet_of(SHARED_SPACE):
+            raise ValueError(
+                f"cidr: {self.cidr!r} is a range of the public internet, which nodes could then not reach; accepted: a "
+                "private range, such as 10.0.0.0/16"
+            )
         if self.pod_cidr is not None:
             pods = _network("pod_cidr", self.pod_cidr)
             if not pods.subnet_of(SHARED_SPACE) or not 16 <= pods.prefixlen <= 20:

@@ -159,6 +159,6 @@ def test_a_changed_image_pin_makes_a_new_job_and_leaves_the_running_pods_alone(p
     images = {
         job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]["image"] for job in jobs
     }
-    assert {image.rpartition(":")[2] for image in images} == {"0.1.0", "0.1.1"}
+    assert {image.rpartition(":")[2] for image in images} == {"sandbox", "0.1.1"}
     after = eventually("both run", lambda: found if len(found := pinned.running()) == 2 else None)
     assert before.items() < after.items(), "the same pods, by their UIDs"

@@ -281,7 +281,7 @@ def declare_cluster(declare_program: Declare, **values: Any) -> dict[tuple[str, 
     args = {
         "kubernetes_version": "1.34",
         "region": "us-west-2",
-        "vpc_id": "vpc-1",
+        "vpc_id": "vpc-01234567",
         "control_plane_subnet_ids": ["subnet-1", "subnet-2"],
         "node_subnet_ids": ["subnet-3", "subnet-4"],
         "system_nodes": SystemNodeSettings(),
@@ -360,7 +360,7 @@ def test_the_kubeconfig_holds_no_secret() -> None:
 
 def test_the_users_own_network_is_used_as_it_is(declare_program: Declare) -> None:
     own = {
-        "vpc_id": "vpc-1",
+        "vpc_id": "vpc-01234567",
         "private_subnets": {"us-west-2a": "subnet-0123456789", "us-west-2b": "subnet-1123456789"},
         "efa_security_group": "sg-0123456789",
     }

@@ -274,7 +274,7 @@ def test_the_node_group(declare_program: Declare) -> None:
         taints=[{"key": "team", "value": "a", "effect": "NoExecute"}],
         node_repair=False,
         max_unavailable_percentage=50,
-        tags={"project": "x", "eksfsdp:owner": "nobody"},
+        tags={"project": "x"},
         capacity=ODCR,
     )
     nodes = inputs(declare_program, wanted)["nodes"].inputs
@@ -472,7 +472,8 @@ def test_the_guides_settings_are_accepted() -> None:
         groups = yaml.safe_load(block)["eks-fsdp:gpu_nodes"]
         zone = groups[0]["zone"]
         region = "us-west-2" if zone.startswith("usw2-") else zone[:-1]
-        zones = [zone, f"{region}c"]
+        # Another zone in the same spelling; none of the guide's groups is in it.
+        zones = [zone, "usw2-az4" if zone.startswith("usw2-") else f"{region}c"]
         parsed = Settings.parse({"region": region, "gpu_nodes": groups, "network": {"zones": zones}})
         kinds |= {one.capacity.kind for one in parsed.gpu_nodes}
     assert kinds == {"on-demand", "spot", "odcr", "capacity-block"}
