@@ -29,7 +29,7 @@ from eks_fsdp.spec.names import (
 from eks_fsdp.spec.prices import price_lines
 from eks_fsdp.spec.rules.addresses import needed
 from eks_fsdp.spec.rules.capacity import moments
-from eks_fsdp.spec.rules.cluster import support_ended
+from eks_fsdp.spec.rules.cluster import extended_support, support_ended
 from eks_fsdp.spec.rules.guard import within_reach
 from eks_fsdp.spec.settings import GpuNodeGroupSettings, JobSettings, Settings
 from eks_fsdp.spec.versions import FSX_CSI, POD_IDENTITY, S3_CSI, TRAINER_REPOSITORY
@@ -243,6 +243,8 @@ class TrainingPlatform(pulumi.ComponentResource):
     def _tell(self) -> None:
         """What a preview says beside the changes: an end that has come, and what nodes cost."""
         if warning := expired_warning(self._args.settings, self._args.now):
+            pulumi.log.warn(warning, self)
+        if warning := extended_support(self._args.settings, self._args.now.date()):
             pulumi.log.warn(warning, self)
         if pulumi.runtime.is_dry_run() and self._settings.cluster.mode == "create":
             for line in price_lines(self._settings):

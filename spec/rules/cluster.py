@@ -44,6 +44,18 @@ def support_ended(settings: Settings, today: date) -> Iterable[str]:
         yield _not_offered(version, f" since {ends[1]}", left)
 
 
+def extended_support(settings: Settings, today: date) -> str | None:
+    """What to tell where the Kubernetes version is past its standard support ``today``; None where it is not."""
+    version = settings.cluster.kubernetes_version
+    ends = KUBERNETES_SUPPORT.get(version)
+    if settings.cluster.mode == "existing" or ends is None or not ends[0] < today <= ends[1]:
+        return None
+    return (
+        f"cluster.kubernetes_version: {version!r} has been in EKS' extended support since {ends[0]}, which costs more for each hour "
+        f"of the cluster and ends {ends[1]}; docs/upgrades.md says how to go on"
+    )
+
+
 def _not_offered(version: str, since: str, known: Mapping[str, tuple[date, date]]) -> str:
     accepted = ", ".join(
         f"{v} (standard support until {standard}, extended until {extended})"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import Any
 
 import pytest
 
 from eks_fsdp.components.idle_guard import idle_nodes
 from eks_fsdp.spec.base import SettingsError
+from eks_fsdp.spec.rules.cluster import extended_support
 from eks_fsdp.spec.settings import GpuNodeGroupSettings, Settings
 from eks_fsdp.spec.subnets import zone_prefix
 
@@ -85,3 +87,11 @@ def test_a_capacity_block_keeps_its_nodes() -> None:
     }
     assert idle_nodes(GpuNodeGroupSettings.model_validate({**GROUP, "capacity": block})) == 16
     assert idle_nodes(GpuNodeGroupSettings.model_validate({**GROUP, "desired": 4, "idle": 1})) == 1
+
+
+@pytest.mark.parametrize(
+    ("today", "told"), [(date(2026, 12, 2), False), (date(2026, 12, 3), True), (date(2027, 12, 2), True)]
+)
+def test_extended_support_is_told(today: date, told: bool) -> None:
+    settings = Settings.parse({"cluster": {"kubernetes_version": "1.34"}})
+    assert (extended_support(settings, today) is not None) is told
