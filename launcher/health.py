@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from eks_fsdp.spec.names import GPU_GROUP_LABEL, NODE_GROUP_LABEL
+from eks_fsdp.spec.rules.guard import has_expired
 
 from . import objects
 from .aws import Aws, AwsError
@@ -19,6 +20,8 @@ from .kube import ApiError, Cluster, Object
 from .live import console
 
 if TYPE_CHECKING:
+    from eks_fsdp.spec.settings import GpuNodeGroupSettings
+
     from .stack import Platform
 
 POLL_SECONDS = 20.0
@@ -117,9 +120,18 @@ def troubles_of(node_group: Mapping[str, Any], activities: Iterable[Mapping[str,
     return list(found.values())
 
 
-def ask_troubles(aws: Aws, cluster: str, now: datetime | None = None) -> list[Trouble]:
-    """Every trouble of a cluster's node groups. Raises `AwsError`."""
-    found: list[Trouble] = []
+@dataclass(frozen=True, kw_only=True)
+class NodeGroups:
+    """What AWS says of a cluster's node groups."""
+
+    troubles: list[Trouble] = field(default_factory=list)
+    desired: dict[str, int] = field(default_factory=dict)
+    """Nodes that AWS keeps, by GPU group; node groups that are none of ours are left out."""
+
+
+def ask_node_groups(aws: Aws, cluster: str, now: datetime | None = None) -> NodeGroups:
+    """Every trouble of a cluster's node groups, and the sizes of the GPU groups. Raises `AwsError`."""
+    seen = NodeGroups()
     for name in aws.all("eks", "list_nodegroups", "nodegroups", clusterName=cluster):
         group = aws.ask("eks", "describe_nodegroup", clusterName=cluster, nodegroupName=name)["nodegroup"]
         activities: list[Any] = []
@@ -135,8 +147,28 @@ def ask_troubles(aws: Aws, cluster: str, now: datetime | None = None) -> list[Tr
                 # EKS' own issues are worth showing alone.
                 if not error.denied and error.code != "ValidationError":
                     raise
-        found += troubles_of(group, activities, now or datetime.now(UTC))
-    return found
+        seen.troubles.extend(troubles_of(group, activities, now or datetime.now(UTC)))
+        ours = (group.get("labels") or {}).get(GPU_GROUP_LABEL)
+        size = (group.get("scalingConfig") or {}).get("desiredSize")
+        # While a group is replaced, the old one and the new one have the same label.
+        if ours and size is not None and group.get("status") != "DELETING":
+            seen.desired[ours] = seen.desired.get(ours, 0) + int(size)
+    return seen
+
+
+def size_differences(desired: Mapping[str, int], declared: Mapping[str, int]) -> list[str]:
+    """A line for each group whose size in AWS is not the one that was last deployed."""
+    lines: list[str] = []
+    for name, count in declared.items():
+        now = desired.get(name, count)
+        if now < count:
+            lines.append(
+                f"{name}: {now} in AWS, {count} declared (idle guard, expiry or schedule); "
+                "`pulumi up --refresh` brings them back"
+            )
+        elif now > count:
+            lines.append(f"{name}: {now} in AWS, {count} declared (a capacity block's schedule, or a change by hand)")
+    return lines
 
 
 def ready_counts(nodes: Sequence[Object]) -> dict[str, int]:
@@ -175,10 +207,16 @@ class HealthWatch:
         tell: Callable[[Trouble], None],
         *,
         say: Callable[[str], None] = lambda text: None,
+        own_groups: bool = True,
         poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self.expected = dict(expected)
-        """Nodes by group."""
+        """Nodes by group: those that were last deployed, until AWS says otherwise."""
+        self._declared = dict(expected)
+        self._own_groups = own_groups
+        """Whether the groups are the stack's: `pulumi up` changes nothing of others."""
+        self._asked_for: set[str] = set()
+        """Groups of whose size the launcher itself decides: AWS follows."""
         self._cluster = cluster
         self._aws = aws if cluster_name else None
         self._name = cluster_name or ""
@@ -189,6 +227,8 @@ class HealthWatch:
         self._poll = poll_seconds
         self._ready: dict[str, int] | None = None
         self._told: set[tuple[str, str]] = set()
+        self._differences: list[str] = []
+        """What was said of sizes."""
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
 
@@ -203,6 +243,7 @@ class HealthWatch:
 
     def expect(self, group: str, nodes: int) -> None:
         """From now on, this group should have so many nodes."""
+        self._asked_for.add(group)
         self.expected[group] = nodes
 
     @property
@@ -217,26 +258,37 @@ class HealthWatch:
 
     def look(self) -> None:
         """One look. What cannot be asked is left as it was."""
+        # First, as it says how many nodes are to be expected.
+        self._look_at_aws()
         try:
             self._ready = ready_counts(self._cluster.nodes())
         except ApiError as error:
             if error.status in (401, 403):
                 self._ready = None
         self._say_nodes()
+
+    def _look_at_aws(self) -> None:
         if self._aws is None:
             return
         try:
-            found = ask_troubles(self._aws, self._name)
+            seen = ask_node_groups(self._aws, self._name)
         except AwsError as error:
             if error.no_credentials or error.denied:
                 self._aws = None
             return
-        now = {(trouble.group, trouble.code) for trouble in found}
-        for trouble in found:
-            if (trouble.group, trouble.code) not in self._told and not self._end.is_set():
-                self._tell(trouble)
+        ours = {group: size for group, size in seen.desired.items() if group not in self._asked_for}
+        self.expected |= {group: size for group, size in ours.items() if group in self._declared}
+        differences = size_differences(ours, self._declared) if self._own_groups else []
+        now = {(trouble.group, trouble.code) for trouble in seen.troubles}
+        if not self._end.is_set():
+            for line in differences:
+                if line not in self._differences:
+                    self._say(line)
+            for trouble in seen.troubles:
+                if (trouble.group, trouble.code) not in self._told:
+                    self._tell(trouble)
         # One that is over and comes back is told again.
-        self._told = now
+        self._told, self._differences = now, differences
 
     def _say_nodes(self) -> None:
         """Once at first, and then whenever the last node has come or the first is lacking."""
@@ -248,22 +300,65 @@ class HealthWatch:
             self._say(told)
 
 
+def cluster_name_of(platform: Platform) -> str | None:
+    """The cluster's name in EKS; None where it is known by a kubeconfig alone."""
+    name = platform.outputs.get("cluster_name") or platform.settings.cluster.name
+    return str(name) if name else None
+
+
 def health_beside(platform: Platform, cluster: Cluster) -> HealthWatch:
     """A watch over a stack's GPU groups that prints each new trouble where it is seen."""
-    name = platform.outputs.get("cluster_name") or platform.settings.cluster.name
     return HealthWatch(
         cluster,
         expected_nodes(platform.outputs),
         Aws(platform.settings.region, attempts=1),
-        str(name) if name else None,
+        cluster_name_of(platform),
         print_trouble,
         say=lambda text: console.print(Text(f"Nodes: {text}", "dim"), soft_wrap=True),
+        own_groups=platform.settings.cluster.mode == "create",
     )
 
 
 def expected_nodes(outputs: Mapping[str, Any]) -> dict[str, int]:
-    """The nodes that were last deployed of each GPU group."""
+    """The nodes that were last deployed of each GPU group: what is to be expected as long as AWS is not asked."""
     return {str(group["name"]): int(group["desired"]) for group in outputs.get("gpu_node_groups") or []}
+
+
+def too_few_nodes(
+    platform: Platform, cluster: Cluster, group: GpuNodeGroupSettings, needed: int, aws: Aws | None, now: datetime
+) -> str | None:
+    """What to tell of a group that has fewer than ``needed`` nodes and is not about to get them; None: nothing.
+
+    The cluster is asked first, which needs no rights in AWS. ``aws`` None: it cannot be asked.
+    """
+    try:
+        there: int | None = sum(
+            labels.get(GPU_GROUP_LABEL) == group.name for labels in map(objects.labels_of, cluster.nodes())
+        )
+    except ApiError:
+        there = None
+    if there is not None and there >= needed:
+        return None
+    have, name = there, cluster_name_of(platform)
+    if aws is not None and name is not None:
+        try:
+            have = max(there or 0, ask_node_groups(aws, name, now).desired.get(group.name, 0))
+        except AwsError:
+            # The nodes alone tell.
+            have = there
+    if have is None or have >= needed:
+        return None
+    settings, stack = platform.settings, platform.stack
+    told = f"group {group.name} has {have} of {needed} nodes: "
+    if settings.cluster.mode == "existing":
+        return f"{told}its cluster is not this stack's; the job waits until somebody gives it more"
+    if has_expired(settings, now):
+        return f"{told}guard.expiry {settings.guard.expiry} has passed; renew it, then pulumi up --refresh -s {stack}"
+    if max(group.desired, group.capacity.scheduled_nodes) < needed:
+        return f"{told}raise desired of gpu_nodes {group.name} ({group.desired}), then pulumi up --refresh -s {stack}"
+    if group.desired < needed:
+        return f"{told}they start with the capacity block, at {group.capacity.starts}"
+    return f"{told}pulumi up --refresh -s {stack}"
 
 
 def print_trouble(trouble: Trouble) -> None:

@@ -8,6 +8,7 @@ import secrets
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from eks_fsdp.spec.records import RunRecord
 from eks_fsdp.spec.settings import JobSettings
 
 from . import runfolder
+from .aws import Aws
 from .errors import UserError, WaitError
-from .health import health_beside
+from .health import health_beside, too_few_nodes
 from .kube import ApiError, Cluster
 from .live import console, live_line, progress_text, restarts_text
 from .stack import Engine, find_checkout, open_platform, with_settings
@@ -107,10 +109,19 @@ def run_job(request: RunRequest) -> RunRecord | None:
             raise UserError(str(error)) from None
         runfolder.write_kubeconfig(kubeconfig, platform.kubeconfig)
         cluster, namespace = platform.cluster(), platform.namespace_of(settings)
+        # A job that names no group where there are several was refused above.
+        group = next((group for group in platform.settings.gpu_nodes if settings.group in (None, group.name)), None)
+        aws = Aws(platform.settings.region, attempts=1)
+        lacking = too_few_nodes(platform, cluster, group, settings.nodes, aws, datetime.now(UTC)) if group else None
+    if lacking:
+        console.print(Text(lacking, "yellow"), soft_wrap=True)
     resource = None
     try:
         title = f"{name} on {settings.nodes} node{'s' if settings.nodes > 1 else ''}"
         with health_beside(platform, cluster) as health, live_line(title) as show:
+            if lacking and group:
+                # It was said already why these are not there; the line that lives counts them.
+                health.expect(group.name, settings.nodes)
             engine.on_step = lambda text: show(f"submitting  {text}")
             outputs = engine.up(stack, with_settings(platform.content, whole), create=True)
             resource = resource_of(outputs, name)

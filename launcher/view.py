@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ from eks_fsdp.spec.names import (
 from . import objects
 from .aws import Aws, AwsError
 from .errors import UserError
-from .health import ask_troubles, expected_nodes, print_trouble
+from .health import NodeGroups, ask_node_groups, cluster_name_of, expected_nodes, print_trouble, size_differences
 from .kube import UNREACHABLE_SECONDS, ApiError, Cluster, Object
 from .live import console, live_line
 from .logs import Cursor, PodFollower, read_log
@@ -92,13 +92,28 @@ def _jobs(at: Place) -> list[Object]:
 def show_status(stack: str | None, namespace: str | None) -> None:
     """Print nodes, jobs and why pods wait. Raises `UserError`."""
     with place(stack, namespace) as at:
-        _print_nodes(at)
-        _print_troubles(at)
+        groups, why_not = _ask_aws(at)
+        declared = expected_nodes(at.platform.outputs) if at.platform is not None else {}
+        _print_nodes(at, {name: groups.desired.get(name, count) for name, count in declared.items()})
+        if why_not:
+            console.print(Text(why_not, "dim"), soft_wrap=True)
+        own = at.platform is not None and at.platform.settings.cluster.mode == "create"
+        _print_troubles(groups, declared if own else {})
         _print_jobs(at)
 
 
-def _print_nodes(at: Place) -> None:
-    expected = expected_nodes(at.platform.outputs) if at.platform is not None else {}
+def _ask_aws(at: Place) -> tuple[NodeGroups, str]:
+    """The cluster's node groups, and why they are not shown where AWS cannot be asked."""
+    name = cluster_name_of(at.platform) if at.platform is not None else None
+    if at.platform is None or name is None:
+        return NodeGroups(), ""
+    try:
+        return ask_node_groups(Aws(at.platform.settings.region, attempts=1), name), ""
+    except AwsError as error:
+        return NodeGroups(), f"Nodes only; AWS' own view of the node groups is not shown: {error}"
+
+
+def _print_nodes(at: Place, expected: Mapping[str, int]) -> None:
     groups: dict[tuple[str, str], list[Object]] = {}
     try:
         every = at.cluster.nodes()
@@ -135,22 +150,14 @@ def _print_nodes(at: Place) -> None:
     console.print(shown)
 
 
-def _print_troubles(at: Place) -> None:
-    """What AWS says of the cluster's node groups; why that is not shown, where it cannot be asked."""
-    if at.platform is None:
-        return
-    name = at.platform.outputs.get("cluster_name") or at.platform.settings.cluster.name
-    if not name:
-        return
-    try:
-        troubles = ask_troubles(Aws(at.platform.settings.region, attempts=1), str(name))
-    except AwsError as error:
-        why = f"Nodes only; AWS' own view of the node groups is not shown: {error}"
-        console.print(Text(why, "dim"), soft_wrap=True)
-        return
-    for trouble in troubles:
+def _print_troubles(groups: NodeGroups, declared: Mapping[str, int]) -> None:
+    """What AWS says of the cluster's node groups, and of sizes that are not those last deployed."""
+    differences = size_differences(groups.desired, declared)
+    for line in differences:
+        console.print(Text(line, "yellow"), soft_wrap=True)
+    for trouble in groups.troubles:
         print_trouble(trouble)
-    if troubles:
+    if differences or groups.troubles:
         console.print()
 
 

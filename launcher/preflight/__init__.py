@@ -24,7 +24,7 @@ from eks_fsdp.launcher.stack import Engine, find_checkout, read_settings, stack_
 from eks_fsdp.spec.kubeconfig import exec_kubeconfig
 from eks_fsdp.spec.settings import Settings
 
-from . import access, capacity, parts
+from . import access, capacity, network, parts
 from .check import Check, Context, State, failed, unchecked, why_not
 from .cluster import cluster_checks
 
@@ -37,6 +37,8 @@ QUESTIONS: tuple[tuple[str, Question], ...] = (
     ("Reservations", capacity.check_reservations),
     ("Quotas", capacity.check_quotas),
     ("Subnets", parts.check_addresses),
+    ("Routes", network.check_routes),
+    ("EFA security group", network.check_efa_security_group),
     ("Kubernetes version", parts.check_kubernetes),
     ("Add-ons", parts.check_addons),
     ("Nodes' image", parts.check_ami),

@@ -54,6 +54,7 @@ _CLUSTER = (
     "ec2:CreateTags",
     "logs:CreateLogGroup",
     "logs:PutRetentionPolicy",
+    "logs:DeleteLogGroup",
 )
 _NETWORK = (
     "ec2:CreateVpc",
@@ -82,6 +83,37 @@ _GPU_NODES = (
     "ec2:DeleteLaunchTemplate",
     # EKS starts the instances with the rights of whoever asked for the group.
     "ec2:RunInstances",
+    # What changes, such as the expiry, is a tag of the Auto Scaling group: in the launch template it would make new nodes.
+    "autoscaling:CreateOrUpdateTags",
+    "autoscaling:DeleteTags",
+)
+_GUARD = (
+    "scheduler:CreateScheduleGroup",
+    "scheduler:DeleteScheduleGroup",
+    "scheduler:TagResource",
+    "scheduler:CreateSchedule",
+    "scheduler:UpdateSchedule",
+    "scheduler:DeleteSchedule",
+    "lambda:CreateFunction",
+    "lambda:UpdateFunctionCode",
+    "lambda:UpdateFunctionConfiguration",
+    "lambda:DeleteFunction",
+    "lambda:PutFunctionEventInvokeConfig",
+    "lambda:DeleteFunctionEventInvokeConfig",
+    "lambda:TagResource",
+)
+_CODEBUILD = (
+    "codebuild:CreateProject",
+    "codebuild:UpdateProject",
+    "codebuild:DeleteProject",
+    "s3:CreateBucket",
+    "s3:PutBucketPublicAccessBlock",
+    "s3:PutLifecycleConfiguration",
+    "s3:PutBucketTagging",
+    # Sources that were uploaded go with it.
+    "s3:ListBucketVersions",
+    "s3:DeleteObject",
+    "s3:DeleteBucket",
 )
 
 
@@ -90,25 +122,32 @@ def needed_actions(settings: Settings) -> list[str]:
     actions = set(_ALWAYS)
     if settings.cluster.mode == "create":
         actions |= {*_CLUSTER, *(_NETWORK if settings.network.existing is None else ())}
+        if settings.network.existing is None and settings.network.pod_cidr is not None:
+            actions |= {"ec2:AssociateVpcCidrBlock", "ec2:DisassociateVpcCidrBlock"}
         if settings.network.flow_logs:
             actions |= {"ec2:CreateFlowLogs", "ec2:DeleteFlowLogs"}
         if settings.gpu_nodes:
             actions |= set(_GPU_NODES)
         if any(group.capacity.reserved for group in settings.gpu_nodes):
             actions.add("ec2:DescribeCapacityReservations")
+        if any(group.capacity.kind == "capacity-block" for group in settings.gpu_nodes):
+            actions |= {"autoscaling:PutScheduledUpdateGroupAction", "autoscaling:DeleteScheduledAction"}
         if any(group.placement_group.mode in (None, "auto") and group.uses_efa for group in settings.gpu_nodes):
             actions |= {"ec2:CreatePlacementGroup", "ec2:DeletePlacementGroup"}
         if settings.image.repository is None:
             actions |= {"ecr:CreateRepository", "ecr:DeleteRepository", "ecr:PutLifecyclePolicy", "ecr:TagResource"}
         if settings.storage.mode == "fsx" and settings.storage.file_system_id is None:
             actions |= {"fsx:CreateFileSystem", "fsx:DeleteFileSystem", "fsx:TagResource"}
+        if settings.image.codebuild:
+            actions |= set(_CODEBUILD)
         if settings.guard.expiry is not None:
-            actions |= {"scheduler:CreateSchedule", "scheduler:DeleteSchedule", "lambda:CreateFunction"}
-            actions |= {"lambda:DeleteFunction"}
+            actions |= set(_GUARD)
         if settings.guard.budget_usd is not None:
             actions.add("budgets:ModifyBudget")
     elif settings.cluster.name is not None:
         actions.add("eks:DescribeCluster")
+    if settings.storage.data_repository is not None:
+        actions |= {"fsx:CreateDataRepositoryAssociation", "fsx:DeleteDataRepositoryAssociation"}
     if settings.hugging_face.secret_arn is not None:
         actions.add("secretsmanager:GetSecretValue")
     return sorted(actions)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from eks_fsdp.launcher.errors import UserError
 from eks_fsdp.launcher.kube import ApiError, Cluster, Object
 from eks_fsdp.launcher.objects import labels_of, name_of
+from eks_fsdp.spec.addons import release
 from eks_fsdp.spec.names import (
     EFA_PRESENT_LABEL,
     EFA_RESOURCE,
@@ -17,7 +19,9 @@ from eks_fsdp.spec.names import (
     GPU_RESOURCE,
     SYSTEM_NAMESPACE,
 )
+from eks_fsdp.spec.rules.cluster import EFA_KUBERNETES_MINOR
 from eks_fsdp.spec.settings import Settings
+from eks_fsdp.spec.versions import POD_IDENTITY, VPC_CNI, VPC_CNI_EFA_ONLY
 
 from .check import Check, Context, failed, ok, unchecked, warning
 
@@ -27,6 +31,9 @@ PYTORCHJOBS, PROMETHEUSES, CLUSTER_QUEUES, NODE_POOLS = (
     "clusterqueues.kueue.x-k8s.io",
     "nodepools.karpenter.sh",
 )
+
+AWS_NODE, CNI_IMAGE = "kube-system/daemonset/aws-node", "amazon-k8s-cni"
+POD_IDENTITY_AGENT = f"kube-system/daemonset/{POD_IDENTITY}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +103,8 @@ class Part:
     """What the settings say."""
     needed: bool = True
     """Whether jobs cannot run without it."""
+    half: str = ""
+    """What of it is there and what is missing, where it is not there whole."""
 
     @property
     def right_mode(self) -> str:
@@ -119,7 +128,13 @@ def detect(inventory: Inventory, settings: Settings) -> list[Part]:
         inventory.workload("prometheus-operator") or f"kind {PROMETHEUSES}"
     )
     dcgm = inventory.workload("dcgm-exporter")
-    monitoring = " and ".join(str(found) for found in (prometheus, dcgm) if found) or None
+    # Half of it is not monitoring that could be used in place of the program's own.
+    monitoring = f"{prometheus} and {dcgm}" if prometheus and dcgm else None
+    half = ""
+    if prometheus and not dcgm:
+        half = f"{prometheus} is there, and no DCGM exporter: GPUs are not measured"
+    elif dcgm and not prometheus:
+        half = f"{dcgm} is there, and no Prometheus of its operator to read it"
     queue = CLUSTER_QUEUES in inventory.kinds and (inventory.workload("kueue") or f"kind {CLUSTER_QUEUES}")
     etcd = f"{SYSTEM_NAMESPACE}/{ETCD_SERVICE}"
     namespace = settings.namespace_name
@@ -149,7 +164,14 @@ def detect(inventory: Inventory, settings: Settings) -> list[Part]:
             mode=settings.etcd.mode,
         ),
         Part(name="Kueue", setting="queue", found=queue or None, mode=settings.queue.mode, needed=False),
-        Part(name="Monitoring", setting="monitoring", found=monitoring, mode=settings.monitoring.mode, needed=False),
+        Part(
+            name="Monitoring",
+            setting="monitoring",
+            found=monitoring,
+            mode=settings.monitoring.mode,
+            needed=False,
+            half=half,
+        ),
         Part(
             name=f"Namespace {namespace}",
             setting="namespace",
@@ -171,7 +193,12 @@ def part_check(part: Part) -> Check:
         )
     if part.mode == "existing" and not part.found:
         do = f"set {part.setting}.mode: install"
+        if part.half:
+            return warning(part.name, part.half, f"add what is missing, or {do}")
         return failed(part.name, "not there", do) if part.needed else warning(part.name, "not there", do)
+    if part.mode == "install" and part.half:
+        do = "add what is missing and set monitoring.mode: existing, or let the program install both beside it"
+        return warning(part.name, part.half, do)
     if part.mode == "none":
         return ok(part.name, f"not used ({part.setting}.mode: none)" + (f"; there: {part.found}" if part.found else ""))
     return ok(part.name, f"there: {part.found}" if part.found else "not there; it will be installed")
@@ -209,11 +236,72 @@ def group_checks(inventory: Inventory, settings: Settings) -> Iterable[Check]:
                 + (f" and {EFA_PRESENT_LABEL}=true" if group.uses_efa else ""),
             )
             continue
-        wrong = [node for node in mine if labels_of(node).get(GPU_PRESENT_LABEL) != "true"]
-        if wrong and settings.device_plugins.nvidia.mode == "install":
-            yield failed(name, f"{len(wrong)} of {len(mine)} lack {GPU_PRESENT_LABEL}=true", "label them")
-        else:
+        plugins, looked_for = settings.device_plugins, []
+        if plugins.nvidia.mode == "install":
+            looked_for.append(GPU_PRESENT_LABEL)
+        if plugins.efa.mode == "install" and group.uses_efa:
+            looked_for.append(EFA_PRESENT_LABEL)
+        lacking = {label: sum(labels_of(node).get(label) != "true" for node in mine) for label in looked_for}
+        for label, count in lacking.items():
+            if count:
+                yield failed(
+                    name, f"{count} of {len(mine)} lack {label}=true: the device plugin skips them", "label them"
+                )
+        if not any(lacking.values()):
             yield ok(name, f"{len(mine)} {'node' if len(mine) == 1 else 'nodes'}")
+
+
+def version_checks(inventory: Inventory, settings: Settings, git_version: str) -> Iterable[Check]:
+    """The server and vpc-cni are new enough for EFA. ``git_version``: such as ``v1.34.4-eksbuild.2``."""
+    groups = [group for group in settings.gpu_nodes if group.uses_efa]
+    if not groups:
+        return
+    version = re.match(r"v(\d+)\.(\d+)", git_version)
+    name = "Kubernetes version"
+    if version is None:
+        yield unchecked(name, f"the server's version {git_version!r} cannot be read")
+    elif (int(version[1]), int(version[2])) < (1, EFA_KUBERNETES_MINOR):
+        yield warning(
+            name,
+            f"{git_version}: before 1.{EFA_KUBERNETES_MINOR} the cluster's own security group does not let EFA traffic out",
+            f"upgrade, or give the EFA nodes a security group that is open to itself both ways ({groups[0].name})",
+        )
+    else:
+        yield ok(name, f"{git_version}, 1.{EFA_KUBERNETES_MINOR} or later")
+    yield _cni_check(
+        inventory, [g.name for g in groups if any(i.kind == "efa-only" for i in g.instance.interfaces(g.efa))]
+    )
+
+
+def _cni_check(inventory: Inventory, efa_only: Sequence[str]) -> Check:
+    """vpc-cni's version, from its image's tag. ``efa_only``: groups that have EFA-only interfaces."""
+    image = next((i for i in inventory.images.get(AWS_NODE, "").split() if CNI_IMAGE in i), None)
+    if image is None:
+        return unchecked(VPC_CNI, f"no image {CNI_IMAGE} in {AWS_NODE}: another CNI, or it may not be read")
+    tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
+    try:
+        too_old = release(tag)[:3] < release(VPC_CNI_EFA_ONLY)[:3]
+    except ValueError:
+        return unchecked(VPC_CNI, f"{image}: its tag tells no version")
+    if not too_old:
+        return ok(VPC_CNI, f"{tag}, {VPC_CNI_EFA_ONLY} or later")
+    why = f"{tag} gives EFA-only interfaces addresses, and their nodes never become ready"
+    do = f"update the add-on {VPC_CNI} to {VPC_CNI_EFA_ONLY} or later"
+    if efa_only:
+        return failed(VPC_CNI, f"{why} ({', '.join(efa_only)})", do)
+    return warning(VPC_CNI, f"{why}; no group here has such", do)
+
+
+def identity_check(inventory: Inventory, settings: Settings) -> Check:
+    """EKS' Pod Identity agent is there, without which jobs get no credentials for their buckets."""
+    storage = settings.storage
+    buckets = settings.cluster.name is not None and (storage.s3_mounts or storage.checkpoint_bucket)
+    if POD_IDENTITY_AGENT in inventory.images:
+        return ok(POD_IDENTITY, f"there: {POD_IDENTITY_AGENT}")
+    if buckets:
+        do = f"aws eks create-addon --cluster-name {settings.cluster.name} --addon-name {POD_IDENTITY}"
+        return failed(POD_IDENTITY, f"no {POD_IDENTITY_AGENT}: jobs get no credentials for their buckets", do)
+    return ok(POD_IDENTITY, f"no {POD_IDENTITY_AGENT}, and nothing of this stack needs it")
 
 
 def cluster_checks(at: Context, cluster: Cluster) -> tuple[list[Check], list[str]]:
@@ -227,6 +315,8 @@ def cluster_checks(at: Context, cluster: Cluster) -> tuple[list[Check], list[str
     checks = [ok(name, f"{cluster.source}: {version.get('gitVersion', 'answers')}, {len(inventory.nodes)} nodes")]
     if not inventory.kinds:
         checks.append(unchecked("Installed parts", "the CustomResourceDefinitions may not be read"))
+    checks += version_checks(inventory, at.settings, str(version.get("gitVersion", "")))
+    checks.append(identity_check(inventory, at.settings))
     parts = detect(inventory, at.settings)
     checks += [part_check(part) for part in parts]
     karpenter = NODE_POOLS in inventory.kinds

@@ -23,6 +23,7 @@ from eks_fsdp.spec.versions import (
     KUBE_PROXY,
     NODE_MONITORING,
     POD_IDENTITY,
+    S3_CSI,
     TRAINER_REPOSITORY,
     VPC_CNI,
 )
@@ -64,6 +65,7 @@ def installed_addons(settings: Settings) -> list[str]:
     wanted = settings.cluster.addons
     names = [VPC_CNI, KUBE_PROXY, POD_IDENTITY, COREDNS, EBS_CSI]
     names += [FSX_CSI] if settings.storage.mode == "fsx" else []
+    names += [S3_CSI] if settings.storage.s3_mounts else []
     names += [NODE_MONITORING] if wanted.node_monitoring else []
     return names + ([CLOUDWATCH] if wanted.cloudwatch else [])
 

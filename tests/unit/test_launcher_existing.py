@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import yaml
 
 from eks_fsdp.launcher.aws import AwsError
@@ -17,9 +18,12 @@ from eks_fsdp.launcher.preflight.cluster import (
     Inventory,
     cluster_checks,
     detect,
+    group_checks,
+    identity_check,
     part_check,
     read_inventory,
     settings_lines,
+    version_checks,
 )
 from eks_fsdp.spec.settings import Settings
 
@@ -35,6 +39,7 @@ def full() -> Inventory:
         images={
             "kubeflow/deployment/training-operator": "ghcr.io/kubeflow/training-v1/training-operator:v1@sha256:0",
             "kube-system/daemonset/efa": EFA_IMAGE,
+            "gpu/daemonset/dcgm-exporter": "nvcr.io/nvidia/k8s/dcgm-exporter:4.4.2",
             "monitoring/deployment/kps-operator": "quay.io/prometheus-operator/prometheus-operator:v0.88",
             "kueue-system/deployment/kueue-controller-manager": "registry.k8s.io/kueue/kueue:v0.17.0",
         },
@@ -83,6 +88,61 @@ def test_what_is_not_there_and_should_be_fails() -> None:
     assert states["monitoring"] == "warning"
     assert states["etcd"] == "ok", "it will be installed"
     assert "eks-fsdp:training_operator:" in settings_lines(detect(Inventory(), wanted))
+
+
+@pytest.mark.parametrize("mode", ["install", "existing"])
+@pytest.mark.parametrize(
+    ("kinds", "image", "missing"),
+    [
+        ({PROMETHEUSES}, "ghcr.io/other/thing:v1", "no DCGM exporter"),
+        (set(), "nvcr.io/nvidia/k8s/dcgm-exporter:4.4.2", "no Prometheus"),
+    ],
+)
+def test_half_of_the_monitoring_is_not_taken_for_the_whole(
+    kinds: set[str], image: str, missing: str, mode: str
+) -> None:
+    inventory = Inventory(kinds=frozenset(kinds), images={"gpu/daemonset/x": image})
+    part = by_setting(inventory, settings(**EXISTING, monitoring={"mode": mode}))["monitoring"]
+    check = part_check(part)
+    assert check.state == "warning"
+    assert missing in check.seen
+    assert part.right_mode == "install"
+
+
+@pytest.mark.parametrize(
+    ("server", "image", "states"),
+    [
+        ("v1.34.4-eksbuild.2", "x/amazon-k8s-cni:v1.18.5-eksbuild.1@sha256:0", ["ok", "ok"]),
+        ("v1.32.9", "x/amazon-k8s-cni:v1.18.4", ["warning", "failed"]),
+        ("v1.33.0", "x/cilium:v1", ["ok", "unchecked"]),
+        ("v1.33.0", "x/amazon-k8s-cni:latest", ["ok", "unchecked"]),
+        ("", "x/amazon-k8s-cni:v1.20.0", ["unchecked", "ok"]),
+    ],
+)
+def test_versions_that_efa_needs(server: str, image: str, states: list[str]) -> None:
+    inventory = Inventory(images={"kube-system/daemonset/aws-node": f"{image} x/aws-network-policy-agent:v1.0.0"})
+    assert [check.state for check in version_checks(inventory, settings(**EXISTING), server)] == states
+    plain = settings(**EXISTING, gpu_nodes=[{"name": "g", "instance_type": "g5.xlarge", "zone": "us-west-2a"}])
+    assert not list(version_checks(inventory, plain, server))
+
+
+def test_buckets_need_the_pod_identity_agent() -> None:
+    named = {"cluster": {"mode": "existing", "name": "theirs"}}
+    buckets = settings(**named, storage={"checkpoint_bucket": "some-checkpoints"})
+    assert identity_check(Inventory(), buckets).state == "failed"
+    assert "--cluster-name theirs" in identity_check(Inventory(), buckets).do
+    assert identity_check(Inventory(), settings(**named)).state == "ok"
+    there = Inventory(images={"kube-system/daemonset/eks-pod-identity-agent": "x/eks-pod-identity-agent:v0.1"})
+    assert identity_check(there, buckets).state == "ok"
+
+
+def test_nodes_lack_the_labels_that_the_installed_plugins_go_by() -> None:
+    labels = {"eksfsdp/gpu-group": "p5", "nvidia.com/gpu.present": "true"}
+    inventory = Inventory(nodes=({"metadata": {"name": "n", "labels": labels}},))
+    (check,) = group_checks(inventory, settings(**EXISTING))
+    assert (check.state, "vpc.amazonaws.com/efa.present" in check.seen) == ("failed", True)
+    theirs = settings(**EXISTING, device_plugins={"efa": {"mode": "existing"}})
+    assert [check.state for check in group_checks(inventory, theirs)] == ["ok"]
 
 
 class Api:

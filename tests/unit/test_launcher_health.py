@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.session import get_session
 
+from eks_fsdp.launcher import view
 from eks_fsdp.launcher.aws import Aws, AwsError
 from eks_fsdp.launcher.health import (
     REMEDIES,
     HealthWatch,
     Trouble,
-    ask_troubles,
+    ask_node_groups,
     code_in,
     ready_counts,
     ready_text,
+    size_differences,
+    too_few_nodes,
     troubles_of,
 )
 from eks_fsdp.launcher.kube import ApiError
+from eks_fsdp.launcher.stack import Platform
 from eks_fsdp.sandbox.account_capacity import CAPACITY
 
-from .account_doubles import NOW, ScriptedAws
+from .account_doubles import NOW, P5, ScriptedAws, settings
 from .test_account_api import Cloud, cloud
 
 __all__ = ["cloud"]
@@ -105,11 +111,13 @@ def test_the_stand_in_account_reports_what_it_cannot_start(cloud: Cloud, monkeyp
     CAPACITY.leave_on_demand("p5.48xlarge", "us-west-2a", 1)
     scaling = {"minSize": 0, "desiredSize": 4, "maxSize": 4}
     cloud.group(instanceTypes=["p5.48xlarge"], scalingConfig=scaling, labels={"eksfsdp/gpu-group": "p5"})
-    (trouble,) = ask_troubles(Aws("us-west-2"), "c")
+    seen = ask_node_groups(Aws("us-west-2"), "c")
+    assert seen.desired == {"p5": 4}
+    (trouble,) = seen.troubles
     assert (trouble.group, trouble.code) == ("p5", "InsufficientInstanceCapacity")
     assert trouble.when is not None, "the failed scaling activity says when"
     with pytest.raises(AwsError, match="ResourceNotFoundException"):
-        ask_troubles(Aws("us-west-2"), "other")
+        ask_node_groups(Aws("us-west-2"), "other")
 
 
 def test_activities_that_may_not_be_read_leave_eks_own_issues() -> None:
@@ -121,7 +129,7 @@ def test_activities_that_may_not_be_read_leave_eks_own_issues() -> None:
             "describe_scaling_activities": AwsError("AccessDenied", "no"),
         }
     )
-    assert [trouble.code for trouble in ask_troubles(aws, "c", NOW)] == ["NodeCreationFailure"]
+    assert [trouble.code for trouble in ask_node_groups(aws, "c", NOW).troubles] == ["NodeCreationFailure"]
 
 
 def node(name: str, ready: bool = True) -> dict[str, Any]:
@@ -171,6 +179,102 @@ def test_a_trouble_is_told_once_while_it_lasts_and_again_when_it_comes_back() ->
     assert (watch.text, len(told)) == ("", 2)
     watch.expect("p5", 3)
     assert watch.text == "p5 2/3 nodes Ready"
+
+
+def sized(*sizes: int, **more: Any) -> ScriptedAws:
+    """One node group of p5, with one size after the other."""
+    left = list(sizes)
+
+    def describe(**_: Any) -> dict[str, Any]:
+        size = left.pop(0) if len(left) > 1 else left[0]
+        return {"nodegroup": {**group(), "scalingConfig": {"desiredSize": size}, **more}}
+
+    return ScriptedAws({"list_nodegroups": {"nodegroups": ["g"]}, "describe_nodegroup": describe})
+
+
+def test_the_size_in_aws_is_what_is_expected_and_a_difference_is_said_once() -> None:
+    said: list[str] = []
+    cluster: Any = Nodes([[]])
+    watch = HealthWatch(cluster, {"p5": 16}, sized(0, 0, 16, 0), "c", lambda trouble: None, say=said.append)
+    watch.look()
+    watch.look()
+    assert (watch.text, watch.expected) == ("", {"p5": 0})
+    brought_back = "p5: 0 in AWS, 16 declared (idle guard, expiry or schedule); `pulumi up --refresh` brings them back"
+    assert said == [brought_back]
+    watch.look()
+    assert watch.text == "p5 0/16 nodes Ready"
+    watch.look()
+    assert said.count(brought_back) == 2
+
+
+def test_sizes_of_somebody_elses_groups_are_expected_and_not_compared() -> None:
+    said: list[str] = []
+    cluster: Any = Nodes([[]])
+    told = HealthWatch(cluster, {"p5": 16}, sized(4), "c", lambda t: None, say=said.append, own_groups=False)
+    told.look()
+    assert said == ["p5 0/4 Ready"]
+
+
+def test_status_shows_the_size_in_aws_and_says_where_it_is_not_the_declared_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(view, "Aws", lambda *_, **__: sized(1))
+    outputs = {"cluster_name": "c", "gpu_node_groups": [{"name": "p5", "desired": 16}]}
+    platform = Platform("big", Path(), {}, settings(), outputs)
+
+    class Quiet(Nodes):
+        def jobs(self, namespace: str) -> list[Any]:
+            return []
+
+    cluster: Any = Quiet([[node("a")]])
+    at = view.Place(cluster, ("training",), platform, None)
+    monkeypatch.setattr(view, "place", lambda *_: nullcontext(at))
+    with view.console.capture() as shown:
+        view.show_status("big", None)
+    row = next(line.split() for line in shown.get().splitlines() if line.strip().startswith("p5 "))
+    assert row[:4] == ["p5", "–", "1", "1"]
+    assert shown.get().count("p5: 1 in AWS, 16 declared") == 1
+
+
+def test_what_the_launcher_asks_for_is_expected_before_aws_has_it() -> None:
+    said: list[str] = []
+    cluster: Any = Nodes([[]])
+    watch = HealthWatch(cluster, {"p5": 0}, sized(0), "c", lambda trouble: None, say=said.append)
+    watch.expect("p5", 4)
+    watch.look()
+    assert watch.text == "p5 0/4 nodes Ready"
+    assert said == ["p5 0/4 Ready"]
+
+
+def test_sizes_of_groups_that_are_deleted_or_none_of_ours_do_not_count() -> None:
+    assert ask_node_groups(sized(4, status="DELETING"), "c", NOW).desired == {}
+    assert ask_node_groups(sized(4, labels={}), "c", NOW).desired == {}
+    assert size_differences({}, {"p5": 4}) == []
+    assert size_differences({"p5": 8}, {"p5": 4})[0].startswith("p5: 8 in AWS, 4 declared (a capacity block's")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "aws", "changes", "told"),
+    [
+        ([node("a"), node("b")], None, {}, None),
+        ([], sized(2), {}, None),
+        ([], sized(0), {}, "group p5 has 0 of 2 nodes: pulumi up --refresh -s big"),
+        ([node("a")], None, {}, "group p5 has 1 of 2 nodes: pulumi up --refresh -s big"),
+        (ApiError(403, "no"), None, {}, None),
+        (ApiError(403, "no"), sized(1), {}, "group p5 has 1 of 2 nodes: pulumi up --refresh -s big"),
+        ([], sized(1), {"gpu_nodes": [{**P5, "desired": 1}]}, "raise desired of gpu_nodes p5 (1)"),
+        ([], sized(0), {"guard": {"expiry": "2026-11-30T00:00:00Z"}}, "guard.expiry 2026-11-30"),
+        ([], None, {"cluster": {"mode": "existing", "kubeconfig": "/k"}}, "is not this stack's"),
+    ],
+)
+def test_a_run_is_told_at_its_start_that_its_group_has_too_few_nodes(
+    nodes: Any, aws: ScriptedAws | None, changes: dict[str, Any], told: str | None
+) -> None:
+    wanted = settings(**changes)
+    platform = Platform("big", Path(), {}, wanted, {"cluster_name": "c"})
+    cluster: Any = Nodes([nodes])
+    said = too_few_nodes(platform, cluster, wanted.gpu_nodes[0], 2, aws, NOW)
+    assert (said is None) if told is None else (said is not None and told in said), said
 
 
 def test_nodes_are_told_at_first_and_when_they_are_complete_or_no_longer() -> None:

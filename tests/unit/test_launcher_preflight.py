@@ -155,7 +155,7 @@ def test_the_actions_follow_the_settings() -> None:
     fsx = set(needed_actions(settings(storage={"mode": "fsx"})))
     assert fsx - base == {"fsx:CreateFileSystem", "fsx:DeleteFileSystem", "fsx:TagResource"}
     existing = {
-        "vpc_id": "vpc-1",
+        "vpc_id": "vpc-0123456789abcdef0",
         "private_subnets": {"us-west-2a": "subnet-00000001", "us-west-2b": "subnet-00000002"},
     }
     assert "ec2:CreateVpc" in base

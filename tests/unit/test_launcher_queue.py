@@ -117,7 +117,7 @@ def test_status_shows_the_queue_and_passes_over_nodes_that_may_not_be_seen() -> 
 
     at = view.Place(Team([([], None)]), ("training", "ns"), None, None)  # type: ignore[arg-type]
     with console.capture() as shown:
-        view._print_nodes(at)
+        view._print_nodes(at, {})
         view._print_jobs(at)
     text = shown.get()
     assert "credentials may look at jobs alone" in text
