@@ -10,8 +10,8 @@ from eks_fsdp.spec.names import CHECKPOINT_MOUNT, SCRATCH_MOUNT, TRAINER_CONFIG_
 from .objects import LOCKED_DOWN, Manifest, mebibytes
 
 Scratch = Literal["empty-dir", "first-disk"]
-FIRST_DISK = "/mnt/k8s-disks/0"
-"""Where nodeadm mounts the first local disk where it mounts each by itself."""
+FIRST_DISK = "/mnt/k8s-disks/1"
+"""Where nodeadm mounts the first local disk where it mounts each by itself; ``/0`` is the array (amazon-eks-ami, setup-local-disks)."""
 Volume = tuple[Manifest, Manifest]
 """A pod's volume and the container's mount of it."""
 

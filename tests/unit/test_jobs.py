@@ -346,7 +346,7 @@ def test_scratch_is_where_the_nodes_disks_are() -> None:
         return next((v for v in pod(made)["volumes"] if v["name"] == "scratch"), None)
 
     assert volume(plan()) == {"name": "scratch", "emptyDir": {}}
-    assert volume(full())["hostPath"]["path"] == "/mnt/k8s-disks/0"
+    assert volume(full())["hostPath"]["path"] == "/mnt/k8s-disks/1"
     assert volume(plan(over={"scratch": None})) is None
     assert variables(plan())["HF_HOME"].startswith("/scratch/")
     assert "HF_HOME" not in variables(plan(over={"scratch": None}))
