@@ -31,6 +31,7 @@ from .cluster import cluster_checks
 Question = Callable[[Context], Iterable[Check]]
 QUESTIONS: tuple[tuple[str, Question], ...] = (
     ("API access", access.check_actions),
+    ("Access entries", access.check_creator),
     ("Zones", capacity.check_zones),
     ("Instance types", capacity.check_offerings),
     ("Catalogue", capacity.check_catalogue),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from eks_fsdp.launcher.aws import AwsError
 from eks_fsdp.spec.settings import Settings
 
-from .check import Check, Context, failed, ok, unchecked
+from .check import Check, Context, failed, ok, unchecked, warning
 
 PER_REQUEST = 100
 """Actions of one SimulatePrincipalPolicy request."""
@@ -186,6 +186,20 @@ def principal_of(arn: str) -> str | None:
     if kind == "assumed-role":
         return f"arn:{parts[1]}:iam::{parts[4]}:role/{rest.split('/')[0]}"
     return arn if kind == "user" else None
+
+
+def check_creator(at: Context) -> Iterable[Check]:
+    """Nobody who creates the cluster is among those whom the settings let in: EKS makes the creator's entry itself."""
+    caller = principal_of(at.caller["Arn"])
+    settings = at.settings
+    own = [f"cluster.access.{name}" for name, entry in settings.cluster.access.items() if entry.principal_arn == caller]
+    own += [f"teams.{name}.principal_arns" for name, team in settings.teams.items() if caller in team.principal_arns]
+    if own:
+        yield warning(
+            "Access entries",
+            f"{', '.join(own)}: {caller} is who you are now",
+            "leave it out where you create the cluster: EKS makes an administrator's entry for its creator, and refuses a second one",
+        )
 
 
 def check_actions(at: Context) -> Iterable[Check]:

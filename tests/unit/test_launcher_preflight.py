@@ -14,7 +14,13 @@ import pytest
 from eks_fsdp.launcher.aws import Aws, AwsError, as_aws_error
 from eks_fsdp.launcher.preflight import ask_aws
 from eks_fsdp.launcher.preflight import preflight as run_preflight
-from eks_fsdp.launcher.preflight.access import check_account, check_actions, needed_actions, principal_of
+from eks_fsdp.launcher.preflight.access import (
+    check_account,
+    check_actions,
+    check_creator,
+    needed_actions,
+    principal_of,
+)
 from eks_fsdp.launcher.preflight.capacity import (
     catalogue_differences,
     check_offerings,
@@ -192,6 +198,18 @@ def test_the_account_without_a_list_is_a_warning() -> None:
     (check,) = check_account(context(aws))
     assert check.state == "warning"
     assert "allowed_account_ids: ['111111111111']" in check.do
+
+
+def test_who_creates_the_cluster_needs_no_entry() -> None:
+    role = "arn:aws:iam::111111111111:role/platform"
+    aws = ScriptedAws({})
+    at = context(aws, cluster={"access": {"us": {"principal_arn": role, "policy": "cluster-admin"}}})
+    at.caller = {"Account": "1" * 12, "Arn": "arn:aws:sts::111111111111:assumed-role/platform/me"}
+    (check,) = check_creator(at)
+    assert check.state == "warning"
+    assert check.seen.startswith("cluster.access.us: ")
+    at.caller = {"Account": "1" * 12, "Arn": "arn:aws:sts::111111111111:assumed-role/other/me"}
+    assert list(check_creator(at)) == []
 
 
 def test_running_instances_of_others_count_against_the_quota() -> None:
