@@ -144,8 +144,8 @@ def test_a_member_of_a_team_runs_reads_and_stops_a_job_and_may_do_nothing_else(p
     here = ("-n", "research")
     count_jobs(platform)
     member.may("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all([files, job]))
+    wait_for("the pod", lambda: "Running" in member.may("get", "pods", *here), 60)
     wait_for("a step", lambda: '"eksfsdp":"step"' in member.may("logs", *here, "mine-worker-0", "--ignore-errors"), 60)
-    assert "Running" in member.may("get", "pods", *here)
     assert member.may("exec", *here, "mine-worker-0", "--", "echo", "here").strip() == "here"
     assert "mine" in member.may("get", "pytorchjobs,workloads,localqueues,events", *here)
     member.may("delete", "pytorchjob/mine", "configmap/mine", *here)
