@@ -69,7 +69,7 @@ def configure() -> Any:
 
 
 def test_what_the_engine_hands_over_becomes_settings(configure: Any) -> None:
-    zones = '{"zones": ["us-east-1a", "use1-az2"]}'
+    zones = '{"zones": ["us-east-1a", "us-east-1b"]}'
     plain = {f"{PROGRAM_NAME}:region": "us-east-1", f"{PROGRAM_NAME}:network": zones}
     configure({**plain, f"{PROGRAM_NAME}:etcd": '{"mode": "none"}', "aws:profile": "x"})
     assert (load_settings().region, load_settings().etcd.mode) == ("us-east-1", "none")
