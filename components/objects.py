@@ -133,6 +133,27 @@ def http_probe(path: str, port: int | str, *, period: int = 10) -> Manifest:
     return {"httpGet": {"path": path, "port": port}, "periodSeconds": period, "timeoutSeconds": 3}
 
 
+def static_volume(
+    name: str, capacity_gib: int, access_mode: str, mount_options: Sequence[str], csi: Mapping[str, Any]
+) -> Manifest:
+    """A PersistentVolume that stands for what is there already, and is kept when its claim goes."""
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolume",
+        "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": f"{capacity_gib}Gi"},
+            "volumeMode": "Filesystem",
+            "accessModes": [access_mode],
+            "persistentVolumeReclaimPolicy": "Retain",
+            # Empty, not absent: absent is the default class, which would make a disk of its own.
+            "storageClassName": "",
+            "mountOptions": list(mount_options),
+            "csi": dict(csi),
+        },
+    }
+
+
 def host_path(name: str, path: str) -> Manifest:
     """A volume that is a folder of the node."""
     return {"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}

@@ -13,7 +13,7 @@ import pulumi_aws as aws
 from eks_fsdp.spec.settings import S3MountSettings
 from eks_fsdp.spec.versions import S3_CSI
 
-from .objects import Manifest, declare
+from .objects import Manifest, declare, static_volume
 from .pod_identity import PodIdentity, PodIdentityArgs
 from .storage import persistent_volume_claim
 
@@ -86,31 +86,15 @@ def checkpoint_bucket_policy(bucket: str, prefix: str, kms_key_arn: str | None, 
 def bucket_volume(name: str, mount: S3MountSettings, region: str) -> Manifest:
     """The volume that shows a bucket, read-only three times over: to the scheduler, to Mountpoint and to IAM."""
     prefix = s3_prefix(mount.prefix)
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": name},
-        "spec": {
-            "capacity": {"storage": f"{NOMINAL_GIB}Gi"},
-            "volumeMode": "Filesystem",
-            "accessModes": ["ReadOnlyMany"],
-            "persistentVolumeReclaimPolicy": "Retain",
-            "storageClassName": "",
-            "mountOptions": [
-                "read-only",
-                # The trainer is not root.
-                "allow-other",
-                f"region {region}",
-                *([f"prefix {prefix}"] if prefix else []),
-            ],
-            "csi": {
-                "driver": CSI_DRIVER,
-                # Two volumes of one handle would be one mount.
-                "volumeHandle": name,
-                "volumeAttributes": {"bucketName": mount.bucket},
-            },
-        },
+    # The trainer is not root: hence allow-other.
+    options = ["read-only", "allow-other", f"region {region}", *([f"prefix {prefix}"] if prefix else [])]
+    csi = {
+        "driver": CSI_DRIVER,
+        # Two volumes of one handle would be one mount.
+        "volumeHandle": name,
+        "volumeAttributes": {"bucketName": mount.bucket},
     }
+    return static_volume(name, NOMINAL_GIB, "ReadOnlyMany", options, csi)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from eks_fsdp.spec.names import CHECKPOINT_MOUNT
 from eks_fsdp.spec.settings import DataRepositorySettings
 from eks_fsdp.spec.versions import BUSYBOX_IMAGE, FSX_CSI
 
-from .objects import LOCKED_DOWN, Manifest, declare, labels, resources
+from .objects import LOCKED_DOWN, Manifest, declare, labels, resources, static_volume
 
 CSI_DRIVER = "fsx.csi.aws.com"
 LUSTRE_PORTS = (988, 1023)
@@ -26,24 +26,12 @@ def persistent_volume(
     name: str, capacity_gib: int, file_system_id: object, dns_name: object, mount_name: object
 ) -> Manifest:
     """The volume that stands for the whole file system. It is kept when its claim goes."""
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolume",
-        "metadata": {"name": name},
-        "spec": {
-            "capacity": {"storage": f"{capacity_gib}Gi"},
-            "volumeMode": "Filesystem",
-            "accessModes": ["ReadWriteMany"],
-            "persistentVolumeReclaimPolicy": "Retain",
-            "storageClassName": "",
-            "mountOptions": ["flock"],
-            "csi": {
-                "driver": CSI_DRIVER,
-                "volumeHandle": file_system_id,
-                "volumeAttributes": {"dnsname": dns_name, "mountname": mount_name},
-            },
-        },
+    csi = {
+        "driver": CSI_DRIVER,
+        "volumeHandle": file_system_id,
+        "volumeAttributes": {"dnsname": dns_name, "mountname": mount_name},
     }
+    return static_volume(name, capacity_gib, "ReadWriteMany", ["flock"], csi)
 
 
 def persistent_volume_claim(

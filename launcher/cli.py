@@ -13,6 +13,7 @@ import typer
 
 from .errors import UserError
 from .lazy import lazy_group
+from .options import StackOption
 
 app = typer.Typer(
     name="eks-fsdp",
@@ -56,10 +57,6 @@ class Backend(StrEnum):
     gloo = "gloo"
 
 
-StackOption = Annotated[
-    str | None,
-    typer.Option("--stack", "-s", metavar="STACK", help="Stack of the platform. [default: the selected one]"),
-]
 NamespaceOption = Annotated[
     str | None, typer.Option("--namespace", "-n", help="Namespace of the jobs. [default: the stack's]")
 ]

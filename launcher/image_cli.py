@@ -9,6 +9,8 @@ import typer
 
 from eks_fsdp.spec.versions import TRAINER_BASE_IMAGE
 
+from .options import StackOption
+
 app = typer.Typer(rich_markup_mode=None)
 
 
@@ -19,10 +21,6 @@ class Way(StrEnum):
     codebuild = "codebuild"
 
 
-StackOption = Annotated[
-    str | None,
-    typer.Option("--stack", "-s", metavar="STACK", help="Stack of the platform. [default: the selected one]"),
-]
 BaseOption = Annotated[
     str,
     typer.Option(metavar="IMAGE", help="Base image; REPOSITORY@sha256:... fixes it.", show_default="the pinned one"),
